@@ -1,0 +1,63 @@
+# One command per job. `make setup` is quick once warm, so everything that needs it asks for it.
+PYTHON ?= python3.11
+VENV := .venv/bin
+PACKAGES := schemas producers consumers environments inference verifier stream_jobs learner infra
+CHECKED := $(wildcard $(PACKAGES) tests benchmarks examples docs)
+PYTEST := $(VENV)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup venv lock fmt check unit test sim e2e bench demo docs records clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
+
+setup:  ## install all that Sluice needs under the cache folder (idempotent)
+	@$(PYTHON) -m infra.setup.bootstrap --with-tools
+	@$(VENV)/python -m infra.setup
+
+venv:  ## only the Python environment
+	@$(PYTHON) -m infra.setup.bootstrap
+
+lock: venv  ## resolve requirements.in and overrides.txt into constraints.txt
+	$(VENV)/uv pip compile --python-version 3.11 --override overrides.txt --no-header --no-annotate -q \
+		requirements.in -o constraints.txt
+
+fmt: venv  ## format and sort imports
+	$(VENV)/ruff format .
+	$(VENV)/ruff check --fix .
+
+check: venv  ## formatting, lint, types, layers
+	$(VENV)/ruff format --check .
+	$(VENV)/ruff check .
+	$(VENV)/mypy $(CHECKED)
+	PYTHONPATH=. $(VENV)/lint-imports
+
+unit: venv  ## the quick part of the tests
+	$(PYTEST) -q -m "not gpu and not kafka and not vllm and not slow" \
+		$(wildcard tests/unit tests/schemas tests/architecture)
+
+test: setup  ## everything that needs no GPU
+	$(PYTEST) -m "not gpu" tests
+
+sim: venv  ## the long simulation
+	$(PYTEST) -m "not gpu" tests/simulation --timeout 1800
+
+e2e: setup  ## real brokers and real engines only
+	$(PYTEST) -m "not gpu" tests/e2e tests/contract
+
+bench: setup  ## every measurement, as a table
+	./sluice bench all
+
+demo: setup  ## train a real model over a real Kafka
+	./sluice up
+	./sluice run examples/demo.toml
+
+docs: venv  ## rewrite what is generated from the code
+	$(VENV)/python -m infra.docs
+
+records: venv  ## generate schemas/records from schemas/avro
+	$(VENV)/python -m infra.records_codegen
+
+clean:  ## remove what the tools left in the checkout (the cache folder stays)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

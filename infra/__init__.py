@@ -1,0 +1,1 @@
+"""The hand that starts the services: the `sluice` command, settings, local platform, deployment."""

@@ -1,0 +1,177 @@
+"""First half of the set-up: system tools and the Python environment.
+
+Run as `python3.11 -m infra.setup.bootstrap` by the system's Python. Invariants: only the standard
+library is imported; missing system tools never fail the set-up (the doctor names them); the
+environment's stamp is written last, so that an interrupted install is done again.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.setup.places import PYTHON_NEEDED, TOOLS, Places, find_places, python_is_right
+from infra.setup.steps import SetupError, run_step, say, write_atomically
+
+TRIES = 3
+APT_LIMIT_S = 300
+INSTALL_LIMIT_S = 900
+
+
+def missing_tools() -> list[str]:
+    """Name the executables of TOOLS that are not on the path."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def install_tools() -> str:
+    """Install what is missing with apt-get, where that can be done; return a note, never raise."""
+    missing = missing_tools()
+    if not missing:
+        return ""
+    packages = sorted({TOOLS[tool] for tool in missing})
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return f"not installed, needs root and apt-get: {' '.join(packages)}"
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages],
+    ):
+        try:
+            _run(arguments, limit_s=APT_LIMIT_S, environ=quiet)
+        except SetupError as error:
+            say(f"apt-get: {error}")
+    still = missing_tools()
+    return f"still missing: {' '.join(still)}" if still else " ".join(packages)
+
+
+def ensure_uv(places: Places) -> Path:
+    """Give the uv of the pinned version, installed once into its own small environment."""
+    pinned = re.search(r"^uv==(\S+)$", places.constraints.read_text(), re.MULTILINE)
+    if pinned is None:
+        raise SetupError("constraints.txt pins no uv; run `make lock` where uv is at hand")
+    folder = places.bootstrap / pinned[1]
+    uv = folder / "bin" / "uv"
+    if not (folder / ".complete").exists():
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", f"uv=={pinned[1]}"])
+        write_atomically(folder / ".complete", "")
+    return uv
+
+
+def install_environment(places: Places) -> str:
+    """Install exactly the pinned packages; raises SetupError when they cannot be installed."""
+    uv = ensure_uv(places)
+    environ = {**os.environ, "UV_CACHE_DIR": str(places.uv_cache)}
+    _run(
+        [str(uv), "venv", "-q", "--clear", "--python", sys.executable, str(places.venv)],
+        environ=environ,
+    )
+    # The pins are a closed set, so nothing is resolved and no override is needed here.
+    _run(
+        [
+            str(uv),
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--python",
+            str(places.venv / "bin" / "python"),
+            "-r",
+            str(places.constraints),
+        ],
+        environ=environ,
+    )
+    write_atomically(places.venv_stamp, places.venv_key + "\n")
+    return places.venv_key
+
+
+def link_environment(places: Places) -> None:
+    """Point the checkout's `.venv` at the environment; raises SetupError if a real one is there."""
+    link = places.venv_link
+    if link.is_symlink() and link.readlink() == places.venv:
+        return
+    if link.exists() and not link.is_symlink():
+        raise SetupError(
+            f"{link} is a folder of its own: move it away, then run `make setup` again"
+        )
+    draft = link.with_name(f".venv.{os.getpid()}")
+    draft.symlink_to(places.venv)
+    draft.replace(link)
+
+
+def prepare(places: Places, *, with_tools: bool) -> None:
+    """Make the environment, with the system tools first when they are asked for."""
+    if not python_is_right():
+        needed = ".".join(str(part) for part in PYTHON_NEEDED)
+        raise SetupError(
+            f"this is Python {sys.version.split()[0]}, the pins are for {needed}: "
+            f"install python{needed}, or name one with `make setup PYTHON=/path/to/python{needed}`"
+        )
+    locks = places.home / "locks"
+    if with_tools:
+        run_step(
+            "system tools",
+            lambda: not missing_tools(),
+            install_tools,
+            locks / "none",
+            locks / "apt",
+        )
+    # Only one set-up may fill an environment, whichever checkout it serves.
+    run_step(
+        "python environment",
+        places.venv_stamp.exists,
+        lambda: install_environment(places),
+        places.venv,
+        locks / f"venv-{places.venv_key}",
+    )
+    link_environment(places)
+
+
+def _run(
+    arguments: Sequence[str],
+    *,
+    limit_s: float = INSTALL_LIMIT_S,
+    environ: dict[str, str] | None = None,
+) -> None:
+    """Run a command, up to TRIES times; raises SetupError with its last lines."""
+    last = ""
+    for attempt in range(TRIES):
+        try:
+            done = subprocess.run(
+                arguments,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            last = f"no end after {limit_s:.0f} s"
+        except OSError as error:
+            raise SetupError(f"{arguments[0]} does not start: {error}") from error
+        else:
+            if done.returncode == 0:
+                return
+            last = "\n".join(done.stdout.strip().splitlines()[-8:])
+        time.sleep(2.0**attempt)
+    raise SetupError(f"{' '.join(arguments[:4])} ... failed {TRIES} times; its last words: {last}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the first half of the set-up; 0 done, 1 failed."""
+    try:
+        prepare(find_places(os.environ), with_tools="--with-tools" in arguments)
+    except SetupError as error:
+        say(f"set-up failed: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
