@@ -11,11 +11,16 @@ PYTEST := $(VENV)/python -m pytest
 help:  ## list the commands
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
 
+RIGHT_PYTHON = import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "sluice needs Python 3.11, \
+this is " + sys.version.split()[0] + ": install it, or say make PYTHON=path/to/python3.11")
+
 setup:  ## install all that Sluice needs under the cache folder (idempotent)
+	@$(PYTHON) -c '$(RIGHT_PYTHON)'
 	@$(PYTHON) -m infra.setup.bootstrap --with-tools
 	@$(VENV)/python -m infra.setup
 
 venv:  ## only the Python environment
+	@$(PYTHON) -c '$(RIGHT_PYTHON)'
 	@$(PYTHON) -m infra.setup.bootstrap
 
 lock: venv  ## resolve requirements.in and overrides.txt into constraints.txt

@@ -1,8 +1,8 @@
 """First half of the set-up: system tools and the Python environment.
 
 Run as `python3.11 -m infra.setup.bootstrap` by the system's Python. Invariants: only the standard
-library is imported; missing system tools never fail the set-up (the doctor names them); the
-environment's stamp is written last, so that an interrupted install is done again.
+library and `schemas.errors` are imported; missing system tools never fail the set-up (the doctor
+names them); the environment's stamp is written last, so that an interrupted install is done again.
 """
 
 import os
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infra.setup.places import PYTHON_NEEDED, TOOLS, Places, find_places, python_is_right
-from infra.setup.steps import SetupError, run_step, say, write_atomically
+from infra.setup.steps import run_step, say, write_atomically
+from schemas.errors import Boundary, SettingsError, SluiceError, TransientError
 
 TRIES = 3
 APT_LIMIT_S = 300
@@ -41,8 +42,8 @@ def install_tools() -> str:
         ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages],
     ):
         try:
-            _run(arguments, limit_s=APT_LIMIT_S, environ=quiet)
-        except SetupError as error:
+            run(arguments, limit_s=APT_LIMIT_S, environ=quiet)
+        except SluiceError as error:
             say(f"apt-get: {error}")
     still = missing_tools()
     return f"still missing: {' '.join(still)}" if still else " ".join(packages)
@@ -52,51 +53,39 @@ def ensure_uv(places: Places) -> Path:
     """Give the uv of the pinned version, installed once into its own small environment."""
     pinned = re.search(r"^uv==(\S+)$", places.constraints.read_text(), re.MULTILINE)
     if pinned is None:
-        raise SetupError("constraints.txt pins no uv; run `make lock` where uv is at hand")
-    folder = places.bootstrap / pinned[1]
+        raise SettingsError("constraints.txt pins no uv", hint="add it to requirements.in")
+    folder, version = places.bootstrap, pinned[1]
     uv = folder / "bin" / "uv"
-    if not (folder / ".complete").exists():
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", f"uv=={pinned[1]}"])
-        write_atomically(folder / ".complete", "")
+    if not (folder / f".uv-{version}").exists():
+        run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", f"uv=={version}"])
+        write_atomically(folder / f".uv-{version}", "")
     return uv
 
 
 def install_environment(places: Places) -> str:
-    """Install exactly the pinned packages; raises SetupError when they cannot be installed."""
+    """Install exactly the pinned packages; raises TransientError when they cannot be installed."""
     uv = ensure_uv(places)
     environ = {**os.environ, "UV_CACHE_DIR": str(places.uv_cache)}
-    _run(
+    run(
         [str(uv), "venv", "-q", "--clear", "--python", sys.executable, str(places.venv)],
         environ=environ,
     )
     # The pins are a closed set, so nothing is resolved and no override is needed here.
-    _run(
-        [
-            str(uv),
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--python",
-            str(places.venv / "bin" / "python"),
-            "-r",
-            str(places.constraints),
-        ],
-        environ=environ,
-    )
+    install = [str(uv), "pip", "install", "-q", "--no-deps", "-r", str(places.constraints)]
+    run([*install, "--python", str(places.venv / "bin" / "python")], environ=environ)
     write_atomically(places.venv_stamp, places.venv_key + "\n")
     return places.venv_key
 
 
 def link_environment(places: Places) -> None:
-    """Point the checkout's `.venv` at the environment; raises SetupError if a real one is there."""
+    """Point the checkout's `.venv` at it; raises SettingsError if a real folder is there."""
     link = places.venv_link
     if link.is_symlink() and link.readlink() == places.venv:
         return
     if link.exists() and not link.is_symlink():
-        raise SetupError(
-            f"{link} is a folder of its own: move it away, then run `make setup` again"
+        raise SettingsError(
+            f"{link} is a folder of its own", hint="move it away, then run `make setup` again"
         )
     draft = link.with_name(f".venv.{os.getpid()}")
     draft.symlink_to(places.venv)
@@ -107,9 +96,9 @@ def prepare(places: Places, *, with_tools: bool) -> None:
     """Make the environment, with the system tools first when they are asked for."""
     if not python_is_right():
         needed = ".".join(str(part) for part in PYTHON_NEEDED)
-        raise SetupError(
-            f"this is Python {sys.version.split()[0]}, the pins are for {needed}: "
-            f"install python{needed}, or name one with `make setup PYTHON=/path/to/python{needed}`"
+        raise SettingsError(
+            f"this is Python {sys.version.split()[0]}, the pins are for {needed}",
+            hint=f"install python{needed}, or name one: `make setup PYTHON=path/to/python{needed}`",
         )
     locks = places.home / "locks"
     if with_tools:
@@ -131,13 +120,13 @@ def prepare(places: Places, *, with_tools: bool) -> None:
     link_environment(places)
 
 
-def _run(
+def run(
     arguments: Sequence[str],
     *,
     limit_s: float = INSTALL_LIMIT_S,
     environ: dict[str, str] | None = None,
 ) -> None:
-    """Run a command, up to TRIES times; raises SetupError with its last lines."""
+    """Run a command, up to TRIES times; raises TransientError with its last lines."""
     last = ""
     for attempt in range(TRIES):
         try:
@@ -154,20 +143,26 @@ def _run(
         except subprocess.TimeoutExpired:
             last = f"no end after {limit_s:.0f} s"
         except OSError as error:
-            raise SetupError(f"{arguments[0]} does not start: {error}") from error
+            raise SettingsError(
+                f"{arguments[0]} does not start: {error}", hint="install it, then try again"
+            ) from error
         else:
             if done.returncode == 0:
                 return
             last = "\n".join(done.stdout.strip().splitlines()[-8:])
         time.sleep(2.0**attempt)
-    raise SetupError(f"{' '.join(arguments[:4])} ... failed {TRIES} times; its last words: {last}")
+    raise TransientError(
+        f"{' '.join(arguments[:4])} ... failed {TRIES} times; its last words: {last}",
+        boundary=Boundary.PLATFORM,
+        hint="look at its words; when they speak of the network, run `make setup` again",
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the first half of the set-up; 0 done, 1 failed."""
     try:
         prepare(find_places(os.environ), with_tools="--with-tools" in arguments)
-    except SetupError as error:
+    except SluiceError as error:
         say(f"set-up failed: {error}")
         return 1
     return 0

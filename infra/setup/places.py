@@ -71,6 +71,11 @@ class Places:
         return self.home / "bootstrap"
 
     @property
+    def pip_python(self) -> Path:
+        """The interpreter that has pip; the environment itself has none."""
+        return self.bootstrap / "bin" / "python"
+
+    @property
     def maven(self) -> Path:
         """Jars as Maven lays them out."""
         return self.home / "m2"

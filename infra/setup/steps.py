@@ -1,7 +1,7 @@
 """How a step of the set-up runs: under a lock, once, with one line on stderr.
 
-Invariants: only the standard library is imported; a result that exists is complete, because it is
-made beside its place and renamed; a wait for another set-up is bounded.
+Invariants: only the standard library and `schemas.errors` are imported; a result that exists is
+complete, because it is made beside its place and renamed; a wait for another set-up is bounded.
 """
 
 import fcntl
@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from schemas.errors import Boundary, TransientError
+
 LOCK_WAIT_S = 900.0
 """An environment takes about a minute to install; a second set-up waits for it, not for ever."""
-
-
-class SetupError(Exception):
-    """A step of the set-up failed; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ def run_step(
     """Do `work` unless `ready` says that it was done, and print one line.
 
     name: what the step brings. where: what it leaves, to be sized. lock: the file that keeps two
-    checkouts from doing it at once. Raises SetupError when the lock is not to be had in time.
+    checkouts from doing it at once. Raises TransientError when the lock is not to be had in time.
     """
     started = time.monotonic()
     note, done = "", False
@@ -75,7 +73,7 @@ def run_step(
 
 @contextmanager
 def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold an exclusive lock on a file; raises SetupError when another holds it for too long."""
+    """Hold an exclusive lock on a file; raises TransientError when it is not to be had in time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_s
     with path.open("w") as file:
@@ -85,8 +83,10 @@ def locked(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise SetupError(
-                        f"another process has held {path} for {wait_s:.0f} s; let it end, then retry"
+                    raise TransientError(
+                        f"{path} has been held by another process for {wait_s:.0f} s",
+                        boundary=Boundary.PLATFORM,
+                        hint="let it end, then try again",
                     ) from None
                 time.sleep(0.1)
         yield

@@ -1,0 +1,70 @@
+"""Compile DeepSpeed's shared-memory operation once, so that no learner start waits for it.
+
+The first `init_distributed` on a CPU compiles it in half a minute; no setting skips that.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from infra.setup.places import Places
+from infra.setup.steps import write_atomically
+from schemas.errors import Boundary, TransientError
+
+COMPILE_LIMIT_S = 600
+_WARM_UP = """
+import deepspeed
+deepspeed.init_distributed(dist_backend="gloo")
+import torch.distributed
+torch.distributed.destroy_process_group()
+"""
+
+
+def extensions_stamp(places: Places) -> Path:
+    """One stamp per environment: an environment at another path builds the operation again."""
+    return places.torch_extensions / f".sluice-{places.venv_key}"
+
+
+def learner_environ(places: Places) -> dict[str, str]:
+    """What a DeepSpeed process on a CPU must find in its environment."""
+    return {
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": str(places.torch_extensions),
+        # The compiler's helper, ninja, lies beside the interpreter.
+        "PATH": f"{places.venv / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def compile_extensions(places: Places) -> str:
+    """Start one rank and end it; raises TransientError with the compiler's last words."""
+    places.torch_extensions.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    one_rank = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _WARM_UP],
+        env={**os.environ, **learner_environ(places), **one_rank},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMPILE_LIMIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise TransientError(
+            f"DeepSpeed's operation did not compile: {done.stdout.strip()[-800:]}",
+            boundary=Boundary.PLATFORM,
+            hint="it needs g++ and ninja; `./sluice doctor` says which is missing",
+        )
+    write_atomically(extensions_stamp(places), "")
+    return "shared-memory operation"
