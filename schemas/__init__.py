@@ -1,0 +1,1 @@
+"""The vocabulary of Sluice: ids, records, topics, codec, rules of reading, errors and ports; it does no I/O."""

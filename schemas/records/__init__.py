@@ -1,0 +1,1 @@
+"""Record types generated from `schemas/avro/*.avsc`, one module per record."""

@@ -1,0 +1,93 @@
+"""What the whole run is told.
+
+Generated from `schemas/avro/control_event.avsc` by `make records`; edit the schema, not this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from schemas.enums import ControlKind
+from schemas.errors import FieldTypeError
+from schemas.ids import RunId, WorkerId
+from schemas.records.parts import LogEnd
+
+_CONTROLKIND = {member.value: member for member in ControlKind if member != "unknown"}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlEvent:
+    """What the whole run is told."""
+
+    run_id: RunId
+    """The run this record belongs to."""
+    kind: ControlKind
+    """What."""
+    ends: tuple[LogEnd, ...] = ()
+    """Start, EndOfStream, Audited: offsets per partition."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """EndOfStream and Audited: counts by name. Unit: records."""
+    scheduler_epoch: int = 0
+    """SchedulerFence, Draining, EndOfStream: epoch of the scheduler. Unit: epochs."""
+    scheduler_id: WorkerId = WorkerId("")
+    """That scheduler."""
+    settings: str = ""
+    """Start: the resolved settings as JSON, without secrets."""
+    reason: str = ""
+    """Human sentence."""
+    at_us: int
+    """The writer's wall clock when it made the record; broker time is the record's own timestamp. Unit: us."""
+    writer_id: WorkerId
+    """The worker that wrote the record."""
+
+    def to_avro(self) -> dict[str, Any]:
+        """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""
+        if type(self.run_id) is not str:
+            raise FieldTypeError("ControlEvent", "run_id", self.run_id)
+        if type(self.kind) is not ControlKind:
+            raise FieldTypeError("ControlEvent", "kind", self.kind)
+        if type(self.ends) is not tuple:
+            raise FieldTypeError("ControlEvent", "ends", self.ends)
+        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.counts.items()):
+            raise FieldTypeError("ControlEvent", "counts", self.counts)
+        if type(self.scheduler_epoch) is not int or not -0x8000000000000000 <= self.scheduler_epoch < 0x8000000000000000:
+            raise FieldTypeError("ControlEvent", "scheduler_epoch", self.scheduler_epoch)
+        if type(self.scheduler_id) is not str:
+            raise FieldTypeError("ControlEvent", "scheduler_id", self.scheduler_id)
+        if type(self.settings) is not str:
+            raise FieldTypeError("ControlEvent", "settings", self.settings)
+        if type(self.reason) is not str:
+            raise FieldTypeError("ControlEvent", "reason", self.reason)
+        if type(self.at_us) is not int or not -0x8000000000000000 <= self.at_us < 0x8000000000000000:
+            raise FieldTypeError("ControlEvent", "at_us", self.at_us)
+        if type(self.writer_id) is not str:
+            raise FieldTypeError("ControlEvent", "writer_id", self.writer_id)
+        return {
+            "run_id": self.run_id,
+            "kind": self.kind,
+            "ends": [part.to_avro() for part in self.ends],
+            "counts": dict(self.counts),
+            "scheduler_epoch": self.scheduler_epoch,
+            "scheduler_id": self.scheduler_id,
+            "settings": self.settings,
+            "reason": self.reason,
+            "at_us": self.at_us,
+            "writer_id": self.writer_id,
+        }
+
+    @classmethod
+    def from_avro(cls, raw: dict[str, Any]) -> Self:
+        """Return the record of one Avro datum; raise KeyError for an enum symbol unknown here."""
+        return cls(
+            run_id=RunId(raw["run_id"]),
+            kind=_CONTROLKIND[raw["kind"]],
+            ends=tuple([LogEnd.from_avro(part) for part in raw["ends"]]),
+            counts=raw["counts"],
+            scheduler_epoch=raw["scheduler_epoch"],
+            scheduler_id=WorkerId(raw["scheduler_id"]),
+            settings=raw["settings"],
+            reason=raw["reason"],
+            at_us=raw["at_us"],
+            writer_id=WorkerId(raw["writer_id"]),
+        )

@@ -1,0 +1,113 @@
+"""A record that a consumer could not take, kept with its evidence.
+
+Generated from `schemas/avro/dead_letter.avsc` by `make records`; edit the schema, not this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from schemas.errors import FieldTypeError
+from schemas.ids import RunId, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A record that a consumer could not take, kept with its evidence."""
+
+    run_id: RunId = RunId("")
+    """The consumer's run; empty when it serves none."""
+    origin_topic: str
+    """Logical name of the topic it came from."""
+    origin_partition: int
+    """Partition it came from."""
+    origin_offset: int
+    """Offset it came from. Unit: records."""
+    origin_key: bytes = b""
+    """Key as read."""
+    part: int = 0
+    """Place of this part, from 0. Unit: parts."""
+    parts: int = 1
+    """Parts in all. Unit: parts."""
+    raw: bytes = b""
+    """The raw bytes of this part."""
+    schema_id: int = -1
+    """Schema id in its frame; -1 when unreadable."""
+    error_class: str
+    """Class of the error."""
+    error: str = ""
+    """What, where and what to do."""
+    consumer: str
+    """Role that gave up on it."""
+    at_us: int
+    """The writer's wall clock when it made the record; broker time is the record's own timestamp. Unit: us."""
+    writer_id: WorkerId
+    """The worker that wrote the record."""
+
+    def to_avro(self) -> dict[str, Any]:
+        """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""
+        if type(self.run_id) is not str:
+            raise FieldTypeError("DeadLetter", "run_id", self.run_id)
+        if type(self.origin_topic) is not str:
+            raise FieldTypeError("DeadLetter", "origin_topic", self.origin_topic)
+        if type(self.origin_partition) is not int or not -0x8000000000000000 <= self.origin_partition < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "origin_partition", self.origin_partition)
+        if type(self.origin_offset) is not int or not -0x8000000000000000 <= self.origin_offset < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "origin_offset", self.origin_offset)
+        if type(self.origin_key) is not bytes:
+            raise FieldTypeError("DeadLetter", "origin_key", self.origin_key)
+        if type(self.part) is not int or not -0x8000000000000000 <= self.part < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "part", self.part)
+        if type(self.parts) is not int or not -0x8000000000000000 <= self.parts < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "parts", self.parts)
+        if type(self.raw) is not bytes:
+            raise FieldTypeError("DeadLetter", "raw", self.raw)
+        if type(self.schema_id) is not int or not -0x8000000000000000 <= self.schema_id < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "schema_id", self.schema_id)
+        if type(self.error_class) is not str:
+            raise FieldTypeError("DeadLetter", "error_class", self.error_class)
+        if type(self.error) is not str:
+            raise FieldTypeError("DeadLetter", "error", self.error)
+        if type(self.consumer) is not str:
+            raise FieldTypeError("DeadLetter", "consumer", self.consumer)
+        if type(self.at_us) is not int or not -0x8000000000000000 <= self.at_us < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "at_us", self.at_us)
+        if type(self.writer_id) is not str:
+            raise FieldTypeError("DeadLetter", "writer_id", self.writer_id)
+        return {
+            "run_id": self.run_id,
+            "origin_topic": self.origin_topic,
+            "origin_partition": self.origin_partition,
+            "origin_offset": self.origin_offset,
+            "origin_key": self.origin_key,
+            "part": self.part,
+            "parts": self.parts,
+            "raw": self.raw,
+            "schema_id": self.schema_id,
+            "error_class": self.error_class,
+            "error": self.error,
+            "consumer": self.consumer,
+            "at_us": self.at_us,
+            "writer_id": self.writer_id,
+        }
+
+    @classmethod
+    def from_avro(cls, raw: dict[str, Any]) -> Self:
+        """Return the record of one Avro datum; raise KeyError for an enum symbol unknown here."""
+        return cls(
+            run_id=RunId(raw["run_id"]),
+            origin_topic=raw["origin_topic"],
+            origin_partition=raw["origin_partition"],
+            origin_offset=raw["origin_offset"],
+            origin_key=raw["origin_key"],
+            part=raw["part"],
+            parts=raw["parts"],
+            raw=raw["raw"],
+            schema_id=raw["schema_id"],
+            error_class=raw["error_class"],
+            error=raw["error"],
+            consumer=raw["consumer"],
+            at_us=raw["at_us"],
+            writer_id=WorkerId(raw["writer_id"]),
+        )
