@@ -18,14 +18,14 @@ def prepare(places: Places) -> None:
     locks = places.home / "locks"
     run_step(
         f"kafka {KAFKA_VERSION}",
-        artifacts.kafka_clients_jar(places.kafka_jars).exists,
+        places.kafka_clients_jar.exists,
         lambda: artifacts.fetch_kafka(places),
         places.kafka_jars,
         locks / "jars",
     )
     run_step(
         "schema registry",
-        artifacts.registry_jar(places).exists,
+        places.registry_jar.exists,
         lambda: artifacts.fetch_registry(places),
         places.registry_app,
         locks / "jars",

@@ -38,11 +38,6 @@ _patiently = retry(
 )
 
 
-def kafka_clients_jar(folder: Path) -> Path:
-    """The jar whose version must be the broker's own."""
-    return folder / f"kafka-clients-{KAFKA_VERSION}.jar"
-
-
 def fetch_kafka(places: Places) -> str:
     """Fetch the broker's jars into one flat folder; raises TransientError when that fails."""
     try:
@@ -52,7 +47,7 @@ def fetch_kafka(places: Places) -> str:
     with made_beside(places.kafka_jars) as draft:
         for jar in jars:
             _link(jar, draft / jar.name)
-        if not kafka_clients_jar(draft).exists():
+        if not (draft / places.kafka_clients_jar.name).exists():
             found = [jar.name for jar in jars if jar.name.startswith("kafka-clients")]
             raise TransientError(
                 f"asked for Kafka {KAFKA_VERSION}, but got {found or 'no kafka-clients'}",
@@ -71,11 +66,6 @@ def fetch_registry(places: Places) -> str:
     except (OSError, RuntimeError, tarfile.TarError) as error:
         raise _fetch_failed("the schema registry", error) from error
     return f"Apicurio {APICURIO_VERSION}"
-
-
-def registry_jar(places: Places) -> Path:
-    """The jar that starts the registry."""
-    return places.registry_app / "quarkus-run.jar"
 
 
 @_patiently

@@ -91,9 +91,19 @@ class Places:
         return self.home / "kafka" / KAFKA_VERSION
 
     @property
+    def kafka_clients_jar(self) -> Path:
+        """The jar whose version must be the broker's own; stands for all of them."""
+        return self.kafka_jars / f"kafka-clients-{KAFKA_VERSION}.jar"
+
+    @property
     def registry_app(self) -> Path:
         """The unpacked schema registry; `quarkus-run.jar` lies in it."""
         return self.home / "registry" / APICURIO_VERSION
+
+    @property
+    def registry_jar(self) -> Path:
+        """The jar that starts the registry."""
+        return self.registry_app / "quarkus-run.jar"
 
     @property
     def model(self) -> Path:

@@ -1,0 +1,155 @@
+"""The local platform on real brokers: up, down, again, three brokers, kills and taken ports."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from infra.platform.commands import down, status, up
+from infra.platform.settings import PlatformSettings
+from infra.platform.status import ServiceState
+from infra.setup.places import Places, find_places
+from schemas.errors import BusUnreachableError, SettingsError
+from tests.conftest import LocalPlatform, require_platform_parts
+from tests.support.platform import private_settings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def places() -> Places:
+    require_platform_parts()
+    return find_places(os.environ)
+
+
+@pytest.fixture
+def one_broker(tmp_path: Path) -> Iterator[PlatformSettings]:
+    chosen = private_settings(tmp_path)
+    yield chosen
+    down(chosen)
+
+
+def create_topic(bootstrap: str, name: str, copies: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    config = {"min.insync.replicas": str(max(1, copies - 1))}
+    topic = NewTopic(name, num_partitions=3, replication_factor=copies, config=config)
+    admin.create_topics([topic], operation_timeout=30)[name].result(30)
+
+
+def topics(bootstrap: str) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics)
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_state_survives_down_and_up_and_a_second_up_starts_nothing(
+    one_broker: PlatformSettings, places: Places
+) -> None:
+    first = up(one_broker, places)
+    assert set(first.started) == {"broker-1", "registry"}
+    assert first.status.is_well
+    create_topic(first.status.bootstrap, "kept", 1)
+
+    assert up(one_broker, places).was_up
+
+    assert set(down(one_broker).stopped) == {"broker-1", "registry"}
+    assert {one.state for one in status(one_broker).services} == {ServiceState.STOPPED}
+    assert not list((one_broker.data / "run").glob("*.pid"))
+
+    again = up(one_broker, places)
+    assert again.status.cluster_id == first.status.cluster_id
+    assert "kept" in topics(again.status.bootstrap)
+
+
+def test_up_starts_again_only_what_was_killed(one_broker: PlatformSettings, places: Places) -> None:
+    first = up(one_broker, places)
+    create_topic(first.status.bootstrap, "kept", 1)
+    broker, registry = first.status.services
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGKILL)
+
+    wait_until(lambda: status(one_broker).services[0].state is ServiceState.DEAD)
+    again = up(one_broker, places)
+
+    assert again.started == ("broker-1",)
+    assert again.status.services[1].pid == registry.pid
+    assert "kept" in topics(again.status.bootstrap)
+
+
+def test_a_taken_port_is_an_error_that_names_port_and_holder_and_starts_nothing(
+    one_broker: PlatformSettings, places: Places
+) -> None:
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", one_broker.broker_ports[0]))
+        squatter.listen()
+        with pytest.raises(SettingsError) as refused:
+            up(one_broker, places)
+    assert f"port {one_broker.broker_ports[0]}, wanted by broker-1, is taken" in str(refused.value)
+    assert f"pid {os.getpid()}" in str(refused.value)
+    assert {one.state for one in status(one_broker).services} == {ServiceState.STOPPED}
+
+
+def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
+    tmp_path: Path, places: Places
+) -> None:
+    chosen = private_settings(tmp_path, brokers=3)
+    try:
+        report = up(chosen, places)
+        assert report.started == ("registry", "controller", "broker-1", "broker-2", "broker-3")
+        bootstrap = report.status.bootstrap
+        create_topic(bootstrap, "copied", 3)
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        producer.produce("copied", b"one")
+        assert producer.flush(30) == 0
+        described = AdminClient({"bootstrap.servers": bootstrap}).list_topics("copied", timeout=20)
+        copies = {len(one.isrs) for one in described.topics["copied"].partitions.values()}
+        assert copies == {3}
+        with pytest.raises(SettingsError, match=r"made with 3 broker\(s\), not 1"):
+            up(chosen.model_copy(update={"brokers": 1}), places)
+    finally:
+        report_down = down(chosen)
+    assert report_down.stopped[-1] == "controller"
+    assert report_down.killed == ()
+
+
+def test_other_ports_are_taken_up_after_a_stop_with_the_topics_kept(
+    one_broker: PlatformSettings, places: Places
+) -> None:
+    first = up(one_broker, places)
+    create_topic(first.status.bootstrap, "kept", 1)
+    moved = private_settings(one_broker.data)
+    with pytest.raises(SettingsError, match="run on other ports"):
+        up(moved, places)
+    down(one_broker)
+    again = up(moved, places)
+    assert again.status.bootstrap != first.status.bootstrap
+    assert "kept" in topics(again.status.bootstrap)
+    down(moved)
+
+
+def test_an_existing_cluster_is_checked_and_left_alone(
+    local_platform: LocalPlatform, tmp_path: Path, places: Places
+) -> None:
+    elsewhere = {
+        "external_bootstrap": local_platform.bootstrap,
+        "external_registry": local_platform.registry_url,
+    }
+    chosen = private_settings(tmp_path).model_copy(update=elsewhere)
+    report = up(chosen, places)
+    assert report.was_up
+    assert {one.state for one in report.status.services} == {ServiceState.EXTERNAL}
+    assert down(chosen).stopped == ()
+    wrong = chosen.model_copy(update={"external_bootstrap": "127.0.0.1:1"})
+    with pytest.raises(BusUnreachableError, match=r"no broker answers at 127\.0\.0\.1:1"):
+        up(wrong, places)
