@@ -1,0 +1,1 @@
+"""Pure rules of the read door: which offset may be committed."""

@@ -1,0 +1,3 @@
+"""The write door: records go to the bus through here and come back as one of three
+acknowledgements.
+"""
