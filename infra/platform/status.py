@@ -76,7 +76,7 @@ def look(settings: PlatformSettings) -> PlatformStatus:
     )
     services: list[ServiceStatus] = []
     if settings.external_bootstrap:
-        services.append(_external("kafka", bootstrap, _kafka_answers(bootstrap)))
+        services.append(_external("kafka", bootstrap, kafka_answers(bootstrap)))
     else:
         for node in plan_nodes(settings, brokers):
             record = state.process(node.name) if state else None
@@ -109,7 +109,8 @@ def brokers_wanted(settings: PlatformSettings, known: PlatformState | None) -> i
     return known.brokers
 
 
-def _kafka_answers(bootstrap: str) -> bool:
+def kafka_answers(bootstrap: str) -> bool:
+    """Whether some broker at this address answers."""
     try:
         return count_brokers(bootstrap) > 0
     except BusUnreachableError:
