@@ -1,0 +1,1 @@
+"""The world the policy acts in: tasks, rubrics, sandboxes and the environment worker."""
