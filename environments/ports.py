@@ -203,8 +203,12 @@ class Environment(Protocol):
         """
         ...
 
-    async def ask(self, call: ToolCall, *, key: str) -> ToolOutput | None:
-        """Ask a tool that keeps a log by key what became of a call; None when it knows of none."""
+    async def ask(self, call: ToolCall, *, key: str, attempt: int) -> ToolOutput | None:
+        """Ask a tool that keeps a log by key what became of a call; None when it knows of none.
+
+        Asking raises the lowest attempt that the tool still serves for the key, so that after a
+        None no earlier attempt can run the call any more.
+        """
         ...
 
     async def observe(self, outputs: Sequence[ToolOutput]) -> Step:
@@ -223,9 +227,9 @@ class SingleTurn:
         """Refuse: the task declares no tool."""
         raise LookupError(f"no tool named {call.name!r} (call {key}, attempt {attempt})")
 
-    async def ask(self, call: ToolCall, *, key: str) -> ToolOutput | None:
+    async def ask(self, call: ToolCall, *, key: str, attempt: int) -> ToolOutput | None:
         """Know of no call."""
-        raise LookupError(f"no tool named {call.name!r} (call {key})")
+        raise LookupError(f"no tool named {call.name!r} (call {key}, attempt {attempt})")
 
     async def observe(self, outputs: Sequence[ToolOutput]) -> Step:
         """Refuse: no call was asked for."""

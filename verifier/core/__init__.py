@@ -1,0 +1,1 @@
+"""Pure decisions of the verifier: what a verdict is, and when another try is due."""
