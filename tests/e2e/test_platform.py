@@ -28,9 +28,11 @@ def places() -> Places:
     return find_places(os.environ)
 
 
-@pytest.fixture
-def one_broker(tmp_path: Path) -> Iterator[PlatformSettings]:
-    chosen = private_settings(tmp_path)
+@pytest.fixture(scope="module")
+def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformSettings]:
+    """A platform of one broker that is up when a test begins and may be in any state after it."""
+    require_platform_parts()
+    chosen = private_settings(tmp_path_factory.mktemp("one"))
     yield chosen
     down(chosen)
 
@@ -53,28 +55,20 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_state_survives_down_and_up_and_a_second_up_starts_nothing(
+def test_a_second_up_starts_nothing_and_refuses_other_ports(
     one_broker: PlatformSettings, places: Places
 ) -> None:
     first = up(one_broker, places)
     assert set(first.started) == {"broker-1", "registry"}
     assert first.status.is_well
-    create_topic(first.status.bootstrap, "kept", 1)
-
     assert up(one_broker, places).was_up
-
-    assert set(down(one_broker).stopped) == {"broker-1", "registry"}
-    assert {one.state for one in status(one_broker).services} == {ServiceState.STOPPED}
-    assert not list((one_broker.data / "run").glob("*.pid"))
-
-    again = up(one_broker, places)
-    assert again.status.cluster_id == first.status.cluster_id
-    assert "kept" in topics(again.status.bootstrap)
+    with pytest.raises(SettingsError, match="run on other ports"):
+        up(private_settings(one_broker.data), places)
 
 
 def test_up_starts_again_only_what_was_killed(one_broker: PlatformSettings, places: Places) -> None:
     first = up(one_broker, places)
-    create_topic(first.status.bootstrap, "kept", 1)
+    create_topic(first.status.bootstrap, "kept-by-kill", 1)
     broker, registry = first.status.services
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
@@ -84,20 +78,41 @@ def test_up_starts_again_only_what_was_killed(one_broker: PlatformSettings, plac
 
     assert again.started == ("broker-1",)
     assert again.status.services[1].pid == registry.pid
-    assert "kept" in topics(again.status.bootstrap)
+    assert "kept-by-kill" in topics(again.status.bootstrap)
+
+
+def test_state_survives_down_and_up_on_other_ports(
+    one_broker: PlatformSettings, places: Places
+) -> None:
+    first = up(one_broker, places)
+    create_topic(first.status.bootstrap, "kept-by-stop", 1)
+
+    assert set(down(one_broker).stopped) == {"broker-1", "registry"}
+    assert {one.state for one in status(one_broker).services} == {ServiceState.STOPPED}
+    assert not list((one_broker.data / "run").glob("*.pid"))
+
+    moved = private_settings(one_broker.data)
+    try:
+        again = up(moved, places)
+        assert again.status.bootstrap != first.status.bootstrap
+        assert again.status.cluster_id == first.status.cluster_id
+        assert "kept-by-stop" in topics(again.status.bootstrap)
+    finally:
+        down(moved)
 
 
 def test_a_taken_port_is_an_error_that_names_port_and_holder_and_starts_nothing(
-    one_broker: PlatformSettings, places: Places
+    tmp_path: Path, places: Places
 ) -> None:
+    chosen = private_settings(tmp_path)
     with socket.socket() as squatter:
-        squatter.bind(("127.0.0.1", one_broker.broker_ports[0]))
+        squatter.bind(("127.0.0.1", chosen.broker_ports[0]))
         squatter.listen()
         with pytest.raises(SettingsError) as refused:
-            up(one_broker, places)
-    assert f"port {one_broker.broker_ports[0]}, wanted by broker-1, is taken" in str(refused.value)
+            up(chosen, places)
+    assert f"port {chosen.broker_ports[0]}, wanted by broker-1, is taken" in str(refused.value)
     assert f"pid {os.getpid()}" in str(refused.value)
-    assert {one.state for one in status(one_broker).services} == {ServiceState.STOPPED}
+    assert {one.state for one in status(chosen).services} == {ServiceState.STOPPED}
 
 
 def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
@@ -121,21 +136,6 @@ def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
         report_down = down(chosen)
     assert report_down.stopped[-1] == "controller"
     assert report_down.killed == ()
-
-
-def test_other_ports_are_taken_up_after_a_stop_with_the_topics_kept(
-    one_broker: PlatformSettings, places: Places
-) -> None:
-    first = up(one_broker, places)
-    create_topic(first.status.bootstrap, "kept", 1)
-    moved = private_settings(one_broker.data)
-    with pytest.raises(SettingsError, match="run on other ports"):
-        up(moved, places)
-    down(one_broker)
-    again = up(moved, places)
-    assert again.status.bootstrap != first.status.bootstrap
-    assert "kept" in topics(again.status.bootstrap)
-    down(moved)
 
 
 def test_an_existing_cluster_is_checked_and_left_alone(
