@@ -1,0 +1,44 @@
+"""`sluice bench`: every measurement is a ratio of two arms paired in one run, or a rate with its
+conditions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from infra.cli.output import json_option, show_json, show_table
+
+# name -> module with `run() -> list[dict]`, each {name, value, unit, goal, conditions}.
+BENCHES: dict[str, str] = {}
+
+
+@click.command()
+@click.argument("name", default="all")
+@json_option
+def bench(name: str, as_json: bool) -> None:
+    """Run one measurement, or all; prints a table, or with --json a list of {name, value, unit,
+    goal, conditions}.
+    """
+    if name != "all" and name not in BENCHES:
+        raise click.UsageError(f"no measurement {name!r}; known: all, {', '.join(BENCHES)}")
+    rows: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for one in BENCHES if name == "all" else (name,):
+        click.echo(f"measuring {one} ...", err=True)
+        try:
+            rows += importlib.import_module(BENCHES[one]).run()
+        except Exception as error:  # noqa: BLE001  one measurement that cannot run must not hide the others
+            failed.append(one)
+            click.echo(f"{one} did not finish: {error}", err=True)
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(
+            ("name", "value", "unit", "goal", "conditions"),
+            [(r["name"], f"{r['value']:.4g}", r["unit"], r["goal"], r["conditions"]) for r in rows],
+        )
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,82 @@
+"""How commands print: data on stdout, as a table for people or as JSON for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+T = TypeVar("T")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+bus_options = [
+    click.option(
+        "--bootstrap",
+        default="",
+        help="host:port of brokers; default: SLUICE_BOOTSTRAP, else the local platform.",
+    ),
+    click.option(
+        "--registry",
+        default="",
+        help="URL of the schema registry; default: SLUICE_REGISTRY, else the local platform.",
+    ),
+    click.option(
+        "--prefix", default="sluice", show_default=True, help="Prefix of the topic names."
+    ),
+]
+
+
+def with_bus(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the bus is."""
+    for option in reversed(bus_options):
+        command = option(command)
+    return command
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold: dataclasses as objects, bytes as hex, enums as their values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(v) for v in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def show_json(value: Any, *, lines: bool = False) -> None:
+    """Print a value as JSON; `lines` prints it on one line."""
+    option = 0 if lines else orjson.OPT_INDENT_2
+    click.echo(orjson.dumps(plain(value), option=option).decode())
+
+
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None
+) -> None:
+    """Print rows as a table on stdout."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console().print(table)
+
+
+def run_async(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine function to its end."""
+
+    async def call() -> T:
+        return await work()
+
+    return asyncio.run(call())

@@ -1,0 +1,193 @@
+"""`sluice audit`, `sluice replay` and `sluice policies`: what the topics prove and tell."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from infra.cli.output import json_option, plain, show_json, show_table, with_bus
+from schemas.enums import ControlKind
+from schemas.errors import SettingsError
+from schemas.ids import EpisodeId, RunId, run_of_episode
+from schemas.ports import Delivered
+from schemas.topics import CONTROL, POLICIES
+
+_READ_MS = 60_000
+
+
+async def _start_of(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, int]]]:
+    """Return id and start offsets of a run from its Start record; raise SettingsError when none or
+    several fit.
+    """
+    ends = dict(await doors.consumers.ends(CONTROL))
+    reader = doors.consumers.reader({CONTROL: dict.fromkeys(ends, 0)})
+    try:
+        wanted = {(CONTROL.name, p): end for p, end in ends.items()}
+        messages = await reader.read_to(
+            wanted, deadline=doors.deadline(_READ_MS, "the Start records")
+        )
+    finally:
+        await reader.close()
+    starts = {
+        m.record.run_id: m.record
+        for m in messages
+        if isinstance(m, Delivered) and m.record.kind is ControlKind.START
+    }
+    fits = (
+        sorted(one for one in starts if one.startswith(run))
+        if run != "last"
+        else sorted(starts)[-1:]
+    )
+    if len(fits) != 1:
+        known = ", ".join(sorted(starts)[-5:]) or "none"
+        what = "no run" if not fits else f"{len(fits)} runs"
+        raise SettingsError(f"{what} called {run!r} on this bus", hint=f"known: {known}")
+    found: dict[str, dict[int, int]] = {}
+    for end in starts[fits[0]].ends:
+        found.setdefault(end.topic, {})[end.partition] = end.offset
+    return fits[0], found
+
+
+@click.command()
+@click.argument("run")
+@with_bus
+@json_option
+def audit(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+    """Check the invariants of a run from its topics, live or ended; exit 0 only when it is clean.
+
+    RUN is a run's id, the start of it, or `last`.
+    """
+    from infra.audit import audit as checks
+    from infra.run.bus import Doors, find_bus
+
+    async def work() -> Any:
+        doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="audit")
+        try:
+            run_id, starts = await _start_of(doors, run)
+            return await checks.audit(doors.consumers, run_id, starts)
+        finally:
+            await doors.close()
+
+    report = asyncio.run(work())
+    if as_json:
+        show_json(report.to_json())
+    else:
+        report.show()
+    sys.exit(0 if not report.violations else 1)
+
+
+@click.command()
+@click.argument("episode")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, exists=True),
+    help="Folder of the tokenizer, to show text.",
+)
+@with_bus
+@json_option
+def replay(
+    episode: str, tokenizer: Path | None, bootstrap: str, registry: str, prefix: str, as_json: bool
+) -> None:
+    """Tell the whole story of one episode: tokens, tools, attempts, verdict, gate, and the step
+    that trained it.
+    """
+    from infra import replay as stories
+    from infra.run.bus import Doors, find_bus
+
+    try:
+        run = run_of_episode(EpisodeId(episode))
+    except ValueError as error:
+        raise SettingsError(
+            str(error), hint="`sluice tail episodes --from-start` shows episode ids"
+        ) from error
+
+    async def work() -> Any:
+        doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="replay")
+        try:
+            run_id, starts = await _start_of(doors, run)
+            return await stories.replay(
+                doors.consumers, run_id, EpisodeId(episode), starts, codec=doors.codec
+            )
+        finally:
+            await doors.close()
+
+    story = asyncio.run(work())
+    texts = None
+    if tokenizer is not None:
+        from infra.replay_text import token_texts
+
+        texts = token_texts(tokenizer, story)
+    if as_json:
+        show_json(stories.to_json(story, texts=texts))
+    else:
+        stories.show(story, texts=texts)
+
+
+@click.group()
+def policies() -> None:
+    """List and show policy versions."""
+
+
+async def _versions(run: str, bootstrap: str, registry: str, prefix: str) -> list[Any]:
+    from infra.run.bus import Doors, find_bus
+
+    doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="policies")
+    try:
+        run_id, starts = await _start_of(doors, run)
+        reader = doors.consumers.reader({POLICIES: starts[POLICIES.name]})
+        try:
+            ends = {(POLICIES.name, p): e for p, e in (await reader.ends(POLICIES)).items()}
+            messages = await reader.read_to(
+                ends, deadline=doors.deadline(_READ_MS, "the policy versions")
+            )
+        finally:
+            await reader.close()
+    finally:
+        await doors.close()
+    found = [m.record for m in messages if isinstance(m, Delivered) and m.record.run_id == run_id]
+    return sorted(found, key=lambda one: (one.ordinal, one.epoch, one.number))
+
+
+@policies.command("list")
+@click.argument("run")
+@with_bus
+@json_option
+def list_policies(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+    """List the versions of a run."""
+    found = asyncio.run(_versions(run, bootstrap, registry, prefix))
+    if as_json:
+        show_json([{k: v for k, v in plain(one).items() if k != "manifest"} for one in found])
+        return
+    show_table(
+        ("version", "ordinal", "parent", "digest", "MB", "location"),
+        [
+            (
+                f"{v.epoch}/{v.number}",
+                v.ordinal,
+                f"{v.parent_epoch}/{v.parent_number}",
+                v.digest[:12],
+                v.bytes_total // 10**6,
+                v.location,
+            )
+            for v in found
+        ],
+    )
+
+
+@policies.command("show")
+@click.argument("run")
+@click.argument("version", metavar="EPOCH/NUMBER")
+@with_bus
+def show_policy(run: str, version: str, bootstrap: str, registry: str, prefix: str) -> None:
+    """Show one version with its manifest."""
+    found = asyncio.run(_versions(run, bootstrap, registry, prefix))
+    one = [v for v in found if f"{v.epoch}/{v.number}" == version]
+    if not one:
+        raise SettingsError(
+            f"no version {version!r} in this run", hint="`sluice policies list RUN` names them"
+        )
+    show_json(one[0])

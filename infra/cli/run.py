@@ -1,0 +1,184 @@
+"""`sluice run | worker | report`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from infra.cli.output import json_option, show_json
+
+_RUNS = Path("runs")
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--resume",
+    metavar="RUN",
+    help="Go on with a run: its folder, id, the start of its id, or `last`.",
+)
+@click.option(
+    "--runs",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=_RUNS,
+    show_default=True,
+    help="Where run folders lie.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override one setting; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Check the settings and print them resolved.")
+@json_option
+def run(
+    config: Path | None, resume: str | None, directory: Path, overrides: tuple[str, ...],
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Train: start every role, show progress, stop by budget or Ctrl-C, audit, and write summary
+    and report.
+
+    Exits 0 only when the run closed and its audit is clean.
+    """
+    from infra.run import session
+
+    pairs = dict(one.partition("=")[::2] for one in overrides)
+    if dry_run:
+        if config is None:
+            raise click.UsageError("--dry-run needs a settings file")
+        settings = session.resolve(config, directory=directory, overrides=pairs)
+        show_json(orjson.loads(settings.model_dump_json()))
+        return
+    if (config is None) == (resume is None):
+        raise click.UsageError("give either a settings file or --resume RUN")
+    if resume is not None:
+        outcome = asyncio.run(session.resume(resume, directory=directory))
+    else:
+        assert config is not None
+        outcome = asyncio.run(
+            session.start(
+                config, directory=directory, overrides=pairs, randomness=secrets.token_bytes(16)
+            )
+        )
+    if as_json:
+        show_json(outcome.summary)
+    else:
+        _show(outcome.summary, outcome.folder)
+    click.echo(outcome.reason, err=True)
+    sys.exit(0 if outcome.closed and outcome.summary["audit_violations"] == 0 else 1)
+
+
+def _quarter(interval: dict[str, Any]) -> str:
+    if interval["mean"] is None:
+        return "-"
+    if interval["low"] is None:
+        return f"{interval['mean']:.3f}"
+    spread = f"[{interval['low']:.3f}, {interval['high']:.3f}]"
+    return f"{interval['mean']:.3f} {spread} (n {interval['n']} groups)"
+
+
+def _three(q: dict[str, Any]) -> str:
+    if q["p50"] is None:
+        return "-"
+    return f"{q['p50']:.3g} / {q['p95']:.3g} / {q['p99']:.3g} (n {q['n']})"
+
+
+def _counts(value: dict[str, int]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) or "0"
+
+
+def _show(summary: dict[str, Any], folder: Path) -> None:
+    lines = [
+        ("run", f"{summary['name']} {summary['run_id']}"),
+        ("steps", f"{summary['steps']} in {summary['wall_s']} s"),
+        ("reward, first quarter", _quarter(summary["reward_first_quarter"])),
+        ("reward, last quarter", _quarter(summary["reward_last_quarter"])),
+    ]
+    for name, both in summary["reward_by_environment"].items():
+        lines.append(
+            (f"  {name}", f"{_quarter(both['first_quarter'])} -> {_quarter(both['last_quarter'])}")
+        )
+    lines += [
+        ("issued", str(summary["issued"])),
+        ("trained", str(summary["trained"])),
+        ("dropped", _counts(summary["dropped"])),
+        ("abandoned", _counts(summary["abandoned"])),
+        ("evaluated", str(summary["evaluated"])),
+        ("pending", str(summary["pending"])),
+        ("lag p50/p95/p99, updates", _three(summary["lag_steps"])),
+        ("buffer age p50/p95/p99, s", _three(summary["buffer_age_s"])),
+        (
+            "tokens/s, effective of raw",
+            f"{summary['effective_tokens_per_s']} of {summary['raw_tokens_per_s']}",
+        ),
+        (
+            "audit",
+            "clean"
+            if summary["audit_violations"] == 0
+            else f"{summary['audit_violations']} violations: sluice audit {summary['run_id']}",
+        ),
+        ("report", str(folder / "report.html")),
+    ]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+@click.command()
+@click.argument("role")
+@click.option(
+    "--run",
+    "name",
+    required=True,
+    metavar="RUN",
+    help="The run: its folder, id, the start of its id, or `last`.",
+)
+@click.option(
+    "--runs",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=_RUNS,
+    show_default=True,
+    help="Where run folders lie.",
+)
+@click.option("--index", default=0, show_default=True, help="Place among the workers of this role.")
+@click.option("--supervised", is_flag=True, help="Also stop when the parent process is gone.")
+def worker(role: str, name: str, directory: Path, index: int, supervised: bool) -> None:
+    """Run one role of a run in this process, until the run ends or SIGTERM."""
+    from infra.run import folder, worker
+
+    worker.configure_log()
+    asyncio.run(
+        worker.serve(role, index=index, folder=folder.find(name, directory), supervised=supervised)
+    )
+
+
+@click.command()
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--runs",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=_RUNS,
+    show_default=True,
+    help="Where run folders lie.",
+)
+@json_option
+def report(name: str, directory: Path, as_json: bool) -> None:
+    """Compute summary and report of a run again from its topics; works while it is live."""
+    from infra.run import session
+
+    summary, folder = asyncio.run(session.account_again(name, directory=directory))
+    if as_json:
+        show_json(summary)
+    else:
+        _show(summary, folder)

@@ -1,0 +1,306 @@
+"""`sluice topics list | describe | create | contract`, `sluice tail`, `sluice dead-letters list |
+show`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from infra.cli.output import json_option, plain, show_json, show_table, with_bus
+from schemas.errors import SettingsError
+from schemas.ports import Delivered, Message, Poisoned
+from schemas.topics import ALL, BY_NAME, DEAD_LETTERS, Topic
+
+_POLL_S = 0.5
+_RECORDS_MAX = 500
+_TEXT_MAX = 100
+
+
+def create_all(bootstrap: str, registry: str, *, prefix: str, partitions: int) -> None:
+    """Create every topic and register every schema; what is there as declared is left alone."""
+    from infra.registry import register_all
+    from infra.topic_admin import create_topics
+
+    made = create_topics(bootstrap, prefix=prefix, partitions=partitions)
+    registered = register_all(registry, prefix=prefix)
+    click.echo(
+        f"topics: {len(made)} created of {len(ALL)}; schemas: {registered} registered or known",
+        err=True,
+    )
+
+
+def topic_named(name: str) -> Topic[Any]:
+    """Return a topic by its logical name, with or without version; raise SettingsError with the
+    known names.
+    """
+    topic = BY_NAME.get(name) or BY_NAME.get(f"{name}.v1")
+    if topic is None:
+        raise SettingsError(f"no topic {name!r}", hint=f"one of {', '.join(BY_NAME)}")
+    return topic
+
+
+@click.group()
+def topics() -> None:
+    """List, describe and create the topics; write their contract."""
+
+
+@topics.command("list")
+@json_option
+def list_topics(as_json: bool) -> None:
+    """List every declared topic; needs no broker."""
+    rows = [
+        {
+            "name": one.name,
+            "record": one.record.__name__,
+            "partitioned_by": "group" if one.is_grouped else "key",
+            "cleanup": one.cleanup.value,
+            "writers": [role.value for role in one.writers],
+            "readers": [role.value for role in one.readers],
+            "meaning": one.meaning,
+        }
+        for one in ALL
+    ]
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("topic", "record", "partition", "cleanup", "meaning"),
+        [(r["name"], r["record"], r["partitioned_by"], r["cleanup"], r["meaning"]) for r in rows],
+    )
+
+
+@topics.command()
+@click.option(
+    "--partitions",
+    default=12,
+    show_default=True,
+    help="Partitions of a topic that does not exist yet.",
+)
+@with_bus
+def create(partitions: int, bootstrap: str, registry: str, prefix: str) -> None:
+    """Create every topic as declared and register every schema; safe to repeat."""
+    from infra.run.bus import find_bus
+
+    address = find_bus(bootstrap, registry, prefix=prefix)
+    create_all(address.bootstrap, address.registry, prefix=prefix, partitions=partitions)
+
+
+@topics.command()
+@click.argument("name", required=False)
+@with_bus
+@json_option
+def describe(name: str | None, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+    """Compare the topics on the broker with what is declared; exit 1 on a difference."""
+    from infra.run.bus import find_bus
+    from infra.topic_admin import describe_topics
+
+    address = find_bus(bootstrap, registry, prefix=prefix)
+    wanted = [topic_named(name)] if name else list(ALL)
+    found = describe_topics(address.bootstrap, prefix=prefix, topics=wanted)
+    if as_json:
+        show_json(found)
+    else:
+        show_table(
+            ("topic", "partitions", "replicas", "differences"),
+            [
+                (one.name, one.partitions, one.replicas, "; ".join(one.differences) or "none")
+                for one in found
+            ],
+        )
+    sys.exit(1 if any(one.differences for one in found) else 0)
+
+
+@topics.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
+)
+@click.option("--prefix", default="sluice", show_default=True, help="Prefix of the topic names.")
+def contract(out: Path | None, prefix: str) -> None:
+    """Write the AsyncAPI 3 document of all topics."""
+    import orjson
+
+    from infra.asyncapi import document
+
+    text = orjson.dumps(document(prefix=prefix), option=orjson.OPT_INDENT_2).decode()
+    if out is None:
+        click.echo(text)
+    else:
+        out.write_text(text + "\n")
+        click.echo(f"wrote {out}", err=True)
+
+
+def _fits(message: Message, *, run: str, episode: str, kind: str) -> bool:
+    if isinstance(message, Poisoned):
+        return not (run or episode or kind)
+    record = message.record
+    return (
+        (not run or str(getattr(record, "run_id", "")).startswith(run))
+        and (not episode or str(getattr(record, "episode_id", "")) == episode)
+        and (not kind or str(getattr(record, "kind", "")) == kind)
+    )
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
+    head = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp_ms": message.timestamp_ms,
+    }
+    if isinstance(message, Delivered):
+        return head | {"record": plain(message.record)}
+    return head | {
+        "poison": message.error,
+        "schema_id": message.schema_id,
+        "raw": message.raw.hex(),
+    }
+
+
+def _line(message: Message) -> str:
+    when = datetime.fromtimestamp(message.timestamp_ms / 1e3, UTC).strftime("%H:%M:%S.%f")[:-3]
+    head = f"{when} {message.partition}:{message.offset}"
+    if isinstance(message, Poisoned):
+        return f"{head} POISON {message.error}"
+    fields = []
+    for name, value in plain(message.record).items():
+        if value in ("", 0, 0.0, [], {}, None, "none", False) or name in ("run_id", "at_us"):
+            continue
+        text = str(value)
+        fields.append(f"{name}={text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + '...'}")
+    return f"{head} {type(message.record).__name__} {' '.join(fields)}"
+
+
+async def _tail(
+    topic: Topic[Any], address: Any, *, from_start: bool, follow: bool, limit: int, run: str,
+    episode: str, kind: str, as_json: bool,
+) -> None:  # fmt: skip
+    from infra.run.bus import Doors
+
+    doors = Doors(address, client="tail")
+    ends = dict(await doors.consumers.ends(topic))
+    lows = dict.fromkeys(ends, 0) if from_start else ends
+    reader = doors.consumers.reader({topic: lows})
+    shown = 0
+    try:
+        while True:
+            messages = await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S)
+            for message in messages:
+                if not _fits(message, run=run, episode=episode, kind=kind):
+                    continue
+                if as_json:
+                    show_json(_as_dict(message), lines=True)
+                else:
+                    click.echo(_line(message))
+                shown += 1
+                if limit and shown >= limit:
+                    return
+            at = reader.positions()
+            if not follow and all(at[topic.name, p] >= end for p, end in ends.items()):
+                return
+    finally:
+        await reader.close()
+        await doors.close()
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--from-start", is_flag=True, help="Begin at the first record instead of now.")
+@click.option(
+    "--follow/--no-follow", default=True, show_default=True, help="Go on when the end is reached."
+)
+@click.option("--limit", default=0, help="Stop after so many records; 0 is no limit.")
+@click.option("--run", default="", help="Only records of this run (id, or its start).")
+@click.option("--episode", default="", help="Only records of this episode.")
+@click.option("--kind", default="", help="Only records of this kind.")
+@with_bus
+@json_option
+def tail(
+    topic: str, from_start: bool, follow: bool, limit: int, run: str, episode: str, kind: str,
+    bootstrap: str, registry: str, prefix: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Decode a topic live, one line a record; with --json one object a line."""
+    from infra.run.bus import find_bus
+
+    wanted = topic_named(topic)
+    address = find_bus(bootstrap, registry, prefix=prefix)
+    try:
+        asyncio.run(
+            _tail(
+                wanted, address, from_start=from_start, follow=follow, limit=limit, run=run,
+                episode=episode, kind=kind, as_json=as_json,
+            )
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        return
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Show what no consumer could take, with its evidence."""
+
+
+async def _letters(address: Any, run: str) -> list[Delivered[Any]]:
+    from infra.run.bus import Doors
+
+    doors = Doors(address, client="dead-letters")
+    ends = dict(await doors.consumers.ends(DEAD_LETTERS))
+    reader = doors.consumers.reader({DEAD_LETTERS: dict.fromkeys(ends, 0)})
+    try:
+        wanted = {(DEAD_LETTERS.name, p): end for p, end in ends.items()}
+        deadline = doors.deadline(30_000, "the dead letters")
+        messages = await reader.read_to(wanted, deadline=deadline)
+        return [
+            m for m in messages if isinstance(m, Delivered) and str(m.record.run_id).startswith(run)
+        ]
+    finally:
+        await reader.close()
+        await doors.close()
+
+
+@dead_letters.command("list")
+@click.option("--run", default="", help="Only those met by this run (id, or its start).")
+@with_bus
+@json_option
+def list_letters(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+    """List the dead letters: where each came from, who gave up on it, and why."""
+    from infra.run.bus import find_bus
+
+    letters = asyncio.run(_letters(find_bus(bootstrap, registry, prefix=prefix), run))
+    if as_json:
+        show_json([_as_dict(one) for one in letters])
+        return
+    show_table(
+        ("letter", "origin", "consumer", "error"),
+        [
+            (
+                f"{m.partition}:{m.offset}",
+                f"{m.record.origin_topic}:{m.record.origin_partition}:{m.record.origin_offset}",
+                m.record.consumer,
+                m.record.error,
+            )
+            for m in letters
+            if m.record.part == 0
+        ],
+    )
+
+
+@dead_letters.command()
+@click.argument("letter", metavar="PARTITION:OFFSET")
+@with_bus
+def show(letter: str, bootstrap: str, registry: str, prefix: str) -> None:
+    """Print one dead letter whole, its raw bytes in hexadecimal."""
+    from infra.run.bus import find_bus
+
+    letters = asyncio.run(_letters(find_bus(bootstrap, registry, prefix=prefix), ""))
+    found = [m for m in letters if f"{m.partition}:{m.offset}" == letter]
+    if not found:
+        raise SettingsError(
+            f"no dead letter at {letter!r}", hint="`sluice dead-letters list` names them"
+        )
+    show_json(_as_dict(found[0]))

@@ -1,0 +1,1 @@
+"""`sluice run`: settings, processes, progress, accounts and report of one training run."""

@@ -1,0 +1,150 @@
+"""The bus as a run sees it: addresses, doors for the command line, the Start record and the run's
+ends.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.kafka import KafkaConsumers
+from consumers.settings import ConsumerSettings
+
+from infra.clock import MachineClock
+from infra.platform.commands import status
+from infra.platform.settings import platform_settings
+from infra.registry import resolve_codec
+from infra.setup.places import find_places
+from producers.kafka import KafkaProducer
+from producers.settings import ProducerSettings
+from schemas.codec import Codec
+from schemas.deadline import Deadline
+from schemas.enums import ControlKind
+from schemas.errors import BusUnreachableError
+from schemas.ids import RunId, WorkerId
+from schemas.records.control_event import ControlEvent
+from schemas.records.parts import LogEnd
+from schemas.topics import ALL, CONTROL
+
+_SEND_MS = 15_000
+CLI_WORKER = WorkerId("cli")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusAddress:
+    """Where the bus is."""
+
+    bootstrap: str
+    registry: str
+    prefix: str
+
+
+def find_bus(bootstrap: str = "", registry: str = "", *, prefix: str = "sluice") -> BusAddress:
+    """Return the addresses: as given, else from the environment, else the local platform.
+
+    Raises BusUnreachableError when none is given and the local platform does not run.
+    """
+    bootstrap = bootstrap or os.environ.get("SLUICE_BOOTSTRAP", "")
+    registry = registry or os.environ.get("SLUICE_REGISTRY", "")
+    if not (bootstrap and registry):
+        now = status(platform_settings(os.environ, find_places(os.environ)))
+        if not now.is_well:
+            down = ", ".join(
+                f"{one.name} {one.state.value}" for one in now.services if not one.state.is_well
+            )
+            raise BusUnreachableError(
+                f"the local platform does not run ({down})",
+                hint="`sluice up` starts it; or set SLUICE_BOOTSTRAP and SLUICE_REGISTRY",
+            )
+        bootstrap = bootstrap or now.bootstrap
+        registry = registry or now.registry_url
+    return BusAddress(bootstrap=bootstrap, registry=registry, prefix=prefix)
+
+
+class Doors:
+    """The doors of one command: opened late, closed together."""
+
+    def __init__(self, address: BusAddress, *, client: str = "cli") -> None:
+        self.address = address
+        self.clock = MachineClock()
+        self.codec: Codec = resolve_codec(address.registry, prefix=address.prefix)
+        name = f"{client}-{os.getpid()}"
+        self.producer = KafkaProducer(
+            ProducerSettings(bootstrap=address.bootstrap, prefix=address.prefix, client_id=name),
+            self.codec,
+            self.clock,
+        )
+        self.consumers = KafkaConsumers(
+            ConsumerSettings(bootstrap=address.bootstrap, prefix=address.prefix, client_id=name),
+            self.codec,
+        )
+
+    def deadline(self, budget_ms: int, waiting_for: str) -> Deadline:
+        """Return a deadline from now."""
+        return Deadline.after(budget_ms, now_ms=self.clock.monotonic_ms(), waiting_for=waiting_for)
+
+    async def close(self) -> None:
+        """Release the clients."""
+        await self.producer.close(deadline=self.deadline(5_000, "the last acknowledgements"))
+
+    async def control(
+        self, run_id: RunId, kind: ControlKind, *, ends: tuple[LogEnd, ...] = (),
+        settings: str = "", reason: str = "",
+    ) -> None:  # fmt: skip
+        """Append one control record and wait for its acknowledgement."""
+        record = ControlEvent(
+            run_id=run_id,
+            kind=kind,
+            ends=ends,
+            settings=settings,
+            reason=reason,
+            at_us=self.clock.now_us(),
+            writer_id=CLI_WORKER,
+        )
+        await self.producer.send(
+            CONTROL, record, deadline=self.deadline(_SEND_MS, f"the {kind.value} record")
+        )
+
+    async def all_ends(self) -> dict[str, dict[int, int]]:
+        """Return the end offset now of every partition of every topic."""
+        return {topic.name: dict(await self.consumers.ends(topic)) for topic in ALL}
+
+
+def log_ends(
+    starts: Mapping[str, Mapping[int, int]], topic_ids: Mapping[str, str]
+) -> tuple[LogEnd, ...]:
+    """Return offsets as the Start record lists them."""
+    return tuple(
+        LogEnd(topic=name, topic_id=topic_ids.get(name, ""), partition=partition, offset=offset)
+        for name, ends in sorted(starts.items())
+        for partition, offset in sorted(ends.items())
+    )
+
+
+def new_run_id(now_us: int, randomness: bytes) -> RunId:
+    """Return a time-ordered UUID of version 7. Source: RFC 9562, section 5.7."""
+    millis = (now_us // 1_000) & ((1 << 48) - 1)
+    chance = int.from_bytes(randomness[:10], "big")
+    value = (
+        millis << 80
+        | 0x7 << 76
+        | (chance >> 62 & 0xFFF) << 64
+        | 0b10 << 62
+        | chance & ((1 << 62) - 1)
+    )
+    return RunId(str(uuid.UUID(int=value)))
+
+
+def counts_of(report: Any) -> dict[str, Any]:
+    """Return the audit's counts of trajectories as the summary prints them."""
+    return {
+        "issued": report.counts.get("issued", 0),
+        "trained": report.counts.get("trained", 0),
+        "dropped": dict(report.dropped),
+        "abandoned": dict(report.abandoned),
+        "evaluated": report.counts.get("evaluated", 0),
+        "pending": report.counts.get("pending", 0),
+    }

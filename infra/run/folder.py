@@ -1,0 +1,175 @@
+"""The folder of one run: resolved settings, secret, logs, versions, summary and report.
+
+Invariants: `start.json` is written before any process starts and never changes, so that a resumed
+run begins at the same offsets; the secret is readable by its owner only and stands in no other
+file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from schemas.errors import SettingsError
+from schemas.ids import RunId
+
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """Paths of one run."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        """The resolved settings as JSON."""
+        return self.root / "resolved.json"
+
+    @property
+    def start(self) -> Path:
+        """Run id, offsets at which the run begins, and addresses of the bus."""
+        return self.root / "start.json"
+
+    @property
+    def secret(self) -> Path:
+        """The key of the bearer tokens."""
+        return self.root / "secret"
+
+    @property
+    def logs(self) -> Path:
+        """One log per process."""
+        return self.root / "logs"
+
+    @property
+    def versions(self) -> Path:
+        """Published policy versions."""
+        return self.root / "versions"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The learner's checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def tables(self) -> Path:
+        """Folder of the embedded ClickHouse, owned by the sink."""
+        return self.root / "clickhouse"
+
+    @property
+    def sink_address(self) -> Path:
+        """Where the sink writes the address of its SQL endpoint."""
+        return self.root / "sink.json"
+
+    @property
+    def summary(self) -> Path:
+        """The accounts of the run."""
+        return self.root / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The report of the run."""
+        return self.root / "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What every process of a run must know before it opens a door."""
+
+    run_id: RunId
+    bootstrap: str
+    registry: str
+    prefix: str
+    starts: Mapping[str, Mapping[int, int]]
+    """Logical topic name to partition to the first offset of the run."""
+    topic_ids: Mapping[str, str]
+    """Logical topic name to the broker's id of it."""
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old or the new bytes, also after a crash."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def make(folder: RunFolder, start: RunStart, settings: Mapping[str, Any]) -> None:
+    """Make the folder of a new run; raise SettingsError when it holds a run already."""
+    if folder.start.exists():
+        raise SettingsError(
+            f"{folder.root} holds a run already",
+            hint="resume it with --resume, or let the new run have its own folder",
+        )
+    for path in (folder.root, folder.logs, folder.versions, folder.checkpoints):
+        path.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder.secret, secrets.token_bytes(_SECRET_BYTES), mode=0o600)
+    write_atomically(folder.settings, orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+    body = {
+        "run_id": start.run_id,
+        "bootstrap": start.bootstrap,
+        "registry": start.registry,
+        "prefix": start.prefix,
+        "starts": {name: dict(ends) for name, ends in start.starts.items()},
+        "topic_ids": dict(start.topic_ids),
+    }
+    write_atomically(folder.start, json.dumps(body, indent=2).encode())
+
+
+def read_start(folder: RunFolder) -> RunStart:
+    """Return where a run began; raise SettingsError when the folder holds no run."""
+    try:
+        raw = json.loads(folder.start.read_bytes())
+        return RunStart(
+            run_id=RunId(raw["run_id"]),
+            bootstrap=raw["bootstrap"],
+            registry=raw["registry"],
+            prefix=raw["prefix"],
+            starts={n: {int(p): o for p, o in ends.items()} for n, ends in raw["starts"].items()},
+            topic_ids=raw["topic_ids"],
+        )
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"{folder.root} holds no run: {folder.start.name} is missing",
+            hint="name the folder that `sluice run` printed",
+        ) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise SettingsError(
+            f"{folder.start} cannot be read: {error}",
+            hint="it is written once by `sluice run`; restore it, or start a new run",
+        ) from error
+
+
+def find(name: str, directory: Path) -> RunFolder:
+    """Return the folder of a run by path, id, start of an id, or `last`; raise SettingsError when
+    none or several fit.
+    """
+    path = Path(name)
+    if (path / "start.json").exists():
+        return RunFolder(root=path)
+    known = sorted(one.parent for one in directory.glob("*/start.json"))
+    if name == "last" and known:
+        return RunFolder(root=known[-1])
+    fits = [one for one in known if one.name == name or one.name.startswith(name)]
+    if len(fits) == 1:
+        return RunFolder(root=fits[0])
+    what = "no run" if not fits else f"{len(fits)} runs"
+    raise SettingsError(
+        f"{what} called {name!r} under {directory}",
+        hint=f"known: {', '.join(one.name for one in known[-5:]) or 'none'}",
+    )

@@ -1,0 +1,188 @@
+"""The processes of a run: started in their own groups, watched, started again, stopped within a
+bound.
+
+Invariants: a role is started again at most `restarts_max` times, with a growing pause; exit code 2
+(wrong settings) ends the run at once, since a restart cannot cure it; only processes started here
+are ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.errors import Boundary, SettingsError, TransientError
+
+_PAUSE_FIRST_S = 0.5
+_PAUSE_MAX_S = 15.0
+_EXIT_WRONG_USE = 2
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One process of the run: a role and its place among its equals."""
+
+    role: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Return `role-index`, which is also the worker id within the run."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(slots=True)
+class _Running:
+    part: Part
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    start_again_at: float = 0.0
+    finished: bool = False
+    codes: list[int] = field(default_factory=list)
+
+
+class Processes:
+    """Starts and watches the parts of a run."""
+
+    def __init__(
+        self, parts: Sequence[Part], *, run_folder: Path, logs: Path, restarts_max: int,
+        environment: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._running = {part.name: _Running(part) for part in parts}
+        self._folder = run_folder
+        self._logs = logs
+        self._restarts_max = restarts_max
+        self._environment = dict(environment)
+
+    def start(self) -> None:
+        """Start every part."""
+        for one in self._running.values():
+            self._launch(one)
+
+    @property
+    def restarts(self) -> int:
+        """How often any part was started again."""
+        return sum(one.restarts for one in self._running.values())
+
+    def pid(self, name: str) -> int | None:
+        """Return the process id of a part that runs."""
+        one = self._running.get(name)
+        if one is None or one.process is None or one.process.poll() is not None:
+            return None
+        return one.process.pid
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all parts."""
+        return tuple(self._running)
+
+    def watch(self, *, again: bool = True) -> list[str]:
+        """Look at every part once, start again what died, and return a line for each thing that
+        happened.
+
+        Raises SettingsError when a part says that its settings are wrong, TransientError when one
+        died too often.
+        """
+        lines: list[str] = []
+        now = time.monotonic()
+        for one in self._running.values():
+            if one.finished:
+                continue
+            if one.process is None:
+                if again and now >= one.start_again_at:
+                    self._launch(one)
+                continue
+            code = one.process.poll()
+            if code is None:
+                continue
+            one.process = None
+            one.codes.append(code)
+            if code == 0:
+                one.finished = True
+                continue
+            if code == _EXIT_WRONG_USE:
+                raise SettingsError(
+                    f"{one.part.name} refused to start:\n{self.last_words(one.part.name)}",
+                    hint="correct what its message names, then run again",
+                )
+            if not again:
+                one.finished = True
+                continue
+            if one.restarts >= self._restarts_max:
+                raise TransientError(
+                    f"{one.part.name} died {one.restarts + 1} times, last with code {code}:\n"
+                    f"{self.last_words(one.part.name)}",
+                    boundary=Boundary.PLATFORM,
+                    hint=f"read {self._logs / one.part.name}.log; resume with --resume once mended",
+                )
+            pause = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2.0**one.restarts)
+            one.restarts += 1
+            one.start_again_at = now + pause
+            lines.append(f"{one.part.name} ended with code {code}; again in {pause:.1f} s")
+        return lines
+
+    def stop(self, *, budget_s: float) -> list[str]:
+        """Ask every part to end (SIGTERM), wait, kill what is left; return the names of what was
+        killed.
+        """
+        alive = [one for one in self._running.values() if one.process is not None]
+        for one in alive:
+            self._signal(one, signal.SIGTERM)
+        ends_at = time.monotonic() + budget_s
+        while time.monotonic() < ends_at and any(
+            one.process is not None and one.process.poll() is None for one in alive
+        ):
+            time.sleep(0.05)
+        killed = []
+        for one in alive:
+            if one.process is not None and one.process.poll() is None:
+                killed.append(one.part.name)
+                self._signal_group(one, signal.SIGKILL)
+                one.process.wait(timeout=5.0)
+            elif one.process is not None:
+                # What a dead front left behind (an engine's children) goes with its group.
+                self._signal_group(one, signal.SIGKILL)
+        return killed
+
+    def last_words(self, name: str) -> str:
+        """Return the last lines of a part's log."""
+        try:
+            text = (self._logs / f"{name}.log").read_text(errors="replace")
+        except FileNotFoundError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+    def _launch(self, one: _Running) -> None:
+        part = one.part
+        command = [
+            sys.executable, "-m", "infra.cli", "worker", part.role,
+            "--run", str(self._folder), "--index", str(part.index), "--supervised",
+        ]  # fmt: skip
+        with (self._logs / f"{part.name}.log").open("ab") as log:
+            one.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=self._environment,
+            )
+
+    @staticmethod
+    def _signal(one: _Running, number: int) -> None:
+        if one.process is not None and one.process.poll() is None:
+            one.process.send_signal(number)
+
+    @staticmethod
+    def _signal_group(one: _Running, number: int) -> None:
+        assert one.process is not None
+        try:
+            os.killpg(one.process.pid, number)
+        except ProcessLookupError:
+            return

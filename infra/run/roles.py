@@ -1,0 +1,107 @@
+"""Which function runs each role, and which part of the settings it is given; modules are imported
+when a role starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.enums import Role
+from schemas.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """How one role is started."""
+
+    role: Role
+    section: str
+    """Attribute of RunSettings that holds its settings."""
+    entry: str
+    """module:function of `async run(context, settings, ...)`."""
+    counted: bool = False
+    """Whether `[processes]` says how many run; else one does."""
+    needs_codec: bool = False
+    """Whether its function takes `codec=`: it reads records that stand framed inside others."""
+    bus_listens: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and in the names of workers."""
+        return self.role.value.replace("_", "-")
+
+    def function(self) -> Callable[..., Awaitable[None]]:
+        """Import and return the role's function."""
+        module, _, attribute = self.entry.partition(":")
+        function: Callable[..., Awaitable[None]] = getattr(
+            importlib.import_module(module), attribute
+        )
+        return function
+
+
+ROLES: Mapping[str, RoleSpec] = {
+    spec.name: spec
+    for spec in (
+        RoleSpec(
+            role=Role.LEARNER, section="learner", entry="learner.trainer:run", needs_codec=True
+        ),
+        RoleSpec(
+            role=Role.INFERENCE, section="inference", entry="inference.worker:run", counted=True
+        ),
+        RoleSpec(role=Role.REFRESH, section="refresh", entry="inference.refresh:run"),
+        RoleSpec(role=Role.TASK_SOURCE, section="task_source", entry="stream_jobs.task_source:run"),
+        RoleSpec(
+            role=Role.SCHEDULER,
+            section="scheduler",
+            entry="stream_jobs.scheduler:run",
+            counted=True,
+            needs_codec=True,
+        ),
+        RoleSpec(
+            role=Role.ENVIRONMENT,
+            section="environment",
+            entry="environments.worker:run",
+            counted=True,
+            needs_codec=True,
+        ),
+        RoleSpec(
+            role=Role.VERIFIER,
+            section="verifier",
+            entry="verifier.worker:run",
+            counted=True,
+            needs_codec=True,
+        ),
+        RoleSpec(
+            role=Role.ASSEMBLER,
+            section="assembler",
+            entry="stream_jobs.assembler:run",
+            counted=True,
+            needs_codec=True,
+        ),
+        RoleSpec(
+            role=Role.GATE,
+            section="gate",
+            entry="stream_jobs.gate:run",
+            counted=True,
+            needs_codec=True,
+        ),
+        RoleSpec(role=Role.LAG_AGE, section="lag_age", entry="stream_jobs.lag_age:run"),
+        RoleSpec(role=Role.SINK, section="sink", entry="stream_jobs.sink:run"),
+    )
+}
+
+
+def spec_of(name: str) -> RoleSpec:
+    """Return a role by its name; raise SettingsError when there is no such role."""
+    spec = ROLES.get(name.replace("_", "-"))
+    if spec is None:
+        raise SettingsError(f"no role {name!r}", hint=f"one of {', '.join(ROLES)}")
+    return spec
+
+
+def count_of(spec: RoleSpec, settings: Any) -> int:
+    """Return how many processes of a role the settings ask for."""
+    return int(getattr(settings.processes, spec.section)) if spec.counted else 1

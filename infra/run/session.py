@@ -1,0 +1,178 @@
+"""Starting, resuming and accounting for a run: what happens before and after its processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
+from infra.run.conductor import Outcome, account, conduct
+from infra.run.folder import RunFolder, RunStart, find, make, read_start
+from infra.run.progress import Progress
+from infra.settings import RunSettings, assemble, load, read_resolved
+from infra.setup.places import find_places
+from infra.topic_admin import require_topics, topic_ids
+from schemas.enums import ControlKind
+from schemas.errors import SettingsError
+from schemas.ids import RunId
+
+TINY = "tiny"
+
+
+def resolve(
+    config: Path, *, directory: Path, overrides: Mapping[str, str], run_id: str = "RUN_ID"
+) -> RunSettings:
+    """Return the settings of a run with every folder named; makes nothing."""
+    tree = load(config, overrides=overrides)
+    folder = RunFolder(root=(directory / run_id).absolute())
+    model = str(tree.get("model", {}).get("path", TINY))
+    tree.setdefault("model", {})["path"] = str(model_folder(model, folder))
+    return assemble(tree, places=_places(folder))
+
+
+def _places(folder: RunFolder) -> dict[str, str]:
+    return {
+        "learner.versions_dir": str(folder.versions),
+        "learner.checkpoints_dir": str(folder.checkpoints),
+        "sink.tables_dir": str(folder.tables),
+        "sink.address_file": str(folder.sink_address),
+    }
+
+
+def model_folder(name: str, folder: RunFolder) -> Path:
+    """Return the folder of a model by path or by name; `tiny` lies in the run's own folder."""
+    if name == TINY:
+        return folder.root / "tiny-model"
+    path = Path(name).expanduser()
+    if path.is_dir() or path.is_absolute():
+        return path.absolute()
+    return find_places(os.environ).home / "models" / name
+
+
+def _require_model(path: Path) -> None:
+    needed = ("config.json", "tokenizer_config.json")
+    if not path.is_dir():
+        raise SettingsError(
+            f"model.path: there is no folder {path}",
+            hint="`make setup` fetches smollm2-135m; or name a folder with safetensors",
+        )
+    missing = [name for name in needed if not (path / name).is_file()]
+    if not any(path.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise SettingsError(
+            f"model.path: {path} lacks {', '.join(missing)}",
+            hint="the folder is damaged; fetch it again",
+        )
+
+
+async def start(
+    config: Path, *, directory: Path, overrides: Mapping[str, str], randomness: bytes
+) -> Outcome:
+    """Start a new run and see it to its end."""
+    run_id = new_run_id(time.time_ns() // 1_000, randomness)
+    settings = resolve(config, directory=directory, overrides=overrides, run_id=run_id)
+    folder = RunFolder(root=(directory / run_id).absolute())
+    address = find_bus(settings.bus.bootstrap, settings.bus.registry, prefix=settings.bus.prefix)
+    _make_tiny(settings, folder)
+    _require_model(Path(settings.model.path))
+    begun = await _begin(settings, folder, address, run_id)
+    doors = Doors(address)
+    try:
+        with Progress(steps_budget=settings.run.steps) as progress:
+            progress.say(f"run {run_id} in {folder.root}")
+            return await conduct(
+                settings, folder=folder, start=begun, doors=doors, progress=progress
+            )
+    finally:
+        await doors.close()
+
+
+def _make_tiny(settings: RunSettings, folder: RunFolder) -> None:
+    path = Path(settings.model.path)
+    if path == folder.root / "tiny-model" and not path.exists():
+        # transformers and torch are loaded by this import; only a run of the tiny model pays for
+        # them.
+        from infra.setup.tiny_model import make_tiny_model
+
+        make_tiny_model(path, settings.model.tiny_seed)
+
+
+async def _begin(
+    settings: RunSettings, folder: RunFolder, address: BusAddress, run_id: RunId
+) -> RunStart:
+    """Write the Start record and the folder; from here on the run exists."""
+    require_topics(address.bootstrap, prefix=address.prefix, partitions=settings.bus.partitions)
+    doors = Doors(address)
+    try:
+        starts = await doors.all_ends()
+        ids = topic_ids(address.bootstrap, prefix=address.prefix)
+        begun = RunStart(
+            run_id=run_id,
+            bootstrap=address.bootstrap,
+            registry=address.registry,
+            prefix=address.prefix,
+            starts=starts,
+            topic_ids=ids,
+        )
+        text = settings.model_dump_json()
+        make(folder, begun, orjson.loads(text))
+        await doors.control(
+            run_id,
+            ControlKind.START,
+            ends=log_ends(starts, ids),
+            settings=text,
+            reason=settings.run.name,
+        )
+        return begun
+    finally:
+        await doors.close()
+
+
+async def resume(name: str, *, directory: Path) -> Outcome:
+    """Go on with a run that was stopped or killed."""
+    folder = find(name, directory)
+    settings = read_resolved(folder.settings)
+    begun = read_start(folder)
+    address = BusAddress(bootstrap=begun.bootstrap, registry=begun.registry, prefix=begun.prefix)
+    require_topics(address.bootstrap, prefix=address.prefix, partitions=settings.bus.partitions)
+    found = topic_ids(address.bootstrap, prefix=address.prefix)
+    changed = [n for n, one in begun.topic_ids.items() if one and found.get(n, one) != one]
+    if changed:
+        raise SettingsError(
+            f"topics were made anew since the run began: {', '.join(changed)}",
+            hint="their records are gone, so this run cannot go on; start a new one",
+        )
+    doors = Doors(address)
+    try:
+        with Progress(steps_budget=settings.run.steps) as progress:
+            progress.say(f"resuming run {begun.run_id}")
+            await doors.control(begun.run_id, ControlKind.RESUME, reason="resumed")
+            return await conduct(
+                settings, folder=folder, start=begun, doors=doors, progress=progress
+            )
+    finally:
+        await doors.close()
+
+
+async def account_again(name: str, *, directory: Path) -> tuple[dict[str, Any], Path]:
+    """Compute summary and report of a run from its topics."""
+    folder = find(name, directory)
+    settings = read_resolved(folder.settings)
+    begun = read_start(folder)
+    doors = Doors(
+        BusAddress(bootstrap=begun.bootstrap, registry=begun.registry, prefix=begun.prefix)
+    )
+    try:
+        before = orjson.loads(folder.summary.read_bytes()) if folder.summary.exists() else {}
+        restarts = int(before.get("process_restarts", 0))
+        return await account(
+            settings, folder=folder, start=begun, doors=doors, restarts=restarts
+        ), folder.root
+    finally:
+        await doors.close()

@@ -1,0 +1,111 @@
+"""One role in this process: doors, context, signals, and the translation of its end into an exit
+code.
+
+Waits for: the broker (bounded by the consumers' settings) and for the role's own work. Unblocked
+by: SIGTERM or SIGINT, which set `context.stop`; a second one ends the process at once. A supervised
+process also stops when its parent is gone, so that a killed supervisor leaves nothing behind that
+nobody watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import uuid
+
+from consumers.kafka import KafkaConsumers
+from consumers.settings import ConsumerSettings
+
+from infra.clock import MachineClock
+from infra.registry import resolve_codec
+from infra.run.folder import RunFolder, read_start
+from infra.run.roles import spec_of
+from infra.settings import RunSettings, read_resolved
+from producers.kafka import KafkaProducer
+from producers.settings import ProducerSettings
+from schemas.deadline import Deadline
+from schemas.ids import WorkerId
+from schemas.ports import Context
+
+_CLOSE_MS = 10_000
+_PARENT_CHECK_S = 1.0
+_LOG = logging.getLogger("sluice.worker")
+
+
+def worker_id(role: str, index: int, run_id: str) -> WorkerId:
+    """Return the id of a worker: role, place among its equals, and the end of the run's id, since
+    the topic of workers is shared by runs.
+    """
+    return WorkerId(f"{role}-{index}@{run_id[-6:]}")
+
+
+async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -> None:
+    """Run one role of the run in `folder` until it is done or asked to stop."""
+    spec = spec_of(role)
+    settings: RunSettings = read_resolved(folder.settings)
+    start = read_start(folder)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _ask_to_stop, stop)
+    clock = MachineClock()
+    codec = resolve_codec(start.registry, prefix=start.prefix)
+    me = worker_id(spec.name, index, start.run_id)
+    producer = KafkaProducer(
+        ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec, clock
+    )
+    consumers = KafkaConsumers(
+        ConsumerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec
+    )
+    context = Context(
+        run_id=start.run_id,
+        worker_id=me,
+        incarnation=uuid.uuid4().hex,
+        producer=producer,
+        consumers=consumers,
+        clock=clock,
+        starts=start.starts,
+        secret=folder.secret.read_bytes(),
+        stop=stop,
+    )
+    watch = asyncio.create_task(_watch_parent(stop)) if supervised else None
+    extra = {"codec": codec} if spec.needs_codec else {}
+    try:
+        await spec.function()(context, getattr(settings, spec.section), **extra)
+    finally:
+        if watch is not None:
+            watch.cancel()
+        left = await producer.close(
+            deadline=Deadline.after(
+                _CLOSE_MS, now_ms=clock.monotonic_ms(), waiting_for="the last acknowledgements"
+            )
+        )
+        if left:
+            _LOG.warning("%d records stay unknown; their readers settle them by fence", left)
+
+
+def _ask_to_stop(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        _LOG.warning("asked twice to stop: ending at once")
+        os._exit(1)
+    stop.set()
+
+
+async def _watch_parent(stop: asyncio.Event) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(_PARENT_CHECK_S)
+    _LOG.warning("the supervisor is gone: stopping")
+    stop.set()
+
+
+def configure_log() -> None:
+    """Send the log of this process to stderr, one line a record."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=os.environ.get("SLUICE_LOG", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
