@@ -1,20 +1,24 @@
-"""The Kafka admin client: which brokers are there.
+"""The Kafka admin client: which brokers are there, and the topics as declared.
 
 Invariants: every call has a deadline; errors of the client library leave as ours.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from schemas.deadline import Deadline
-from schemas.errors import BusUnreachableError
+from schemas.errors import Boundary, BusUnreachableError, SettingsError, TransientError
+from schemas.topics import ALL, Topic
 
 PROBE_S = 2.0
+LIST_S = 10.0
+CREATE_S = 20.0
 POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
@@ -69,11 +73,193 @@ def wait_for_brokers(
         time.sleep(POLL_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic on the broker, beside what is declared."""
+
+    name: str
+    """Name on the broker."""
+    topic_id: str
+    """Its id; another one under the same name is another log. Empty when the topic is missing."""
+    partitions: int
+    replicas: int
+    differences: tuple[str, ...]
+    """What is not as declared, one sentence each."""
+
+
+def create_topics(bootstrap: str, *, prefix: str, partitions: int) -> list[str]:
+    """Create the topics that are missing, as declared; return their names on the broker.
+
+    Replication follows the number of brokers, at most 3. Safe to repeat and to run twice at once.
+    Raises BusUnreachableError, or SettingsError with the broker's words when it refuses.
+    """
+    admin = admin_client(bootstrap)
+    replicas = min(3, max(1, _listed(admin, bootstrap, LIST_S)))
+    there = admin.list_topics(timeout=LIST_S).topics
+    wanted = [
+        NewTopic(
+            topic.full(prefix),
+            num_partitions=partitions,
+            replication_factor=replicas,
+            config=topic.config(replicas=replicas),
+        )
+        for topic in ALL
+        if topic.full(prefix) not in there
+    ]
+    if not wanted:
+        return []
+    made: list[str] = []
+    for name, future in admin.create_topics(wanted, operation_timeout=CREATE_S).items():
+        try:
+            future.result(timeout=2 * CREATE_S)
+            made.append(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SettingsError(
+                    f"{name} could not be created: {error.args[0].str()}",
+                    boundary=Boundary.BUS,
+                    hint="may this principal create topics, and are enough brokers up?",
+                ) from error
+    _wait_until_listed(admin, [topic.full(prefix) for topic in ALL])
+    return made
+
+
+def describe_topics(
+    bootstrap: str,
+    *,
+    prefix: str,
+    topics: Collection[Topic[Any]] = ALL,
+    partitions: int | None = None,
+) -> list[TopicState]:
+    """Compare topics on the broker with their declaration, in the order given.
+
+    partitions: how many are expected; None expects only that all grouped topics have equally many.
+    """
+    admin = admin_client(bootstrap)
+    brokers = _listed(admin, bootstrap, LIST_S)
+    there = admin.list_topics(timeout=LIST_S).topics
+    found = [topic for topic in topics if topic.full(prefix) in there]
+    ids = topic_ids(bootstrap, prefix=prefix, topics=found)
+    settings = _settings_of(admin, [topic.full(prefix) for topic in found])
+    grouped = {len(there[t.full(prefix)].partitions) for t in found if t.is_grouped}
+    states: list[TopicState] = []
+    for topic in topics:
+        name = topic.full(prefix)
+        if topic not in found:
+            gone = ("it is missing; `sluice topics create` makes it",)
+            states.append(
+                TopicState(name=name, topic_id="", partitions=0, replicas=0, differences=gone)
+            )
+            continue
+        listed = there[name].partitions
+        replicas = min(len(one.replicas) for one in listed.values())
+        differences = _differences(
+            topic, settings[name], replicas=replicas, wanted_replicas=min(3, brokers)
+        )
+        if partitions is not None and len(listed) != partitions:
+            differences.append(f"{len(listed)} partitions, not {partitions}")
+        if topic.is_grouped and len(grouped) > 1:
+            differences.append(f"grouped topics have {sorted(grouped)} partitions, not one number")
+        states.append(
+            TopicState(
+                name=name,
+                topic_id=ids[topic.name],
+                partitions=len(listed),
+                replicas=replicas,
+                differences=tuple(differences),
+            )
+        )
+    return states
+
+
+def require_topics(bootstrap: str, *, prefix: str, partitions: int) -> None:
+    """Raise SettingsError that lists every difference between the topics and their declaration."""
+    states = describe_topics(bootstrap, prefix=prefix, partitions=partitions)
+    wrong = [f"{one.name}: {'; '.join(one.differences)}" for one in states if one.differences]
+    if wrong:
+        raise SettingsError(
+            f"topics are not as declared: {' | '.join(wrong)}",
+            boundary=Boundary.BUS,
+            hint="`sluice topics create` makes missing ones; others need a new prefix",
+        )
+
+
+def topic_ids(
+    bootstrap: str, *, prefix: str, topics: Collection[Topic[Any]] = ALL
+) -> dict[str, str]:
+    """Return the id of each topic by logical name; topics that are missing are left out."""
+    if not topics:
+        return {}
+    names = {topic.full(prefix): topic.name for topic in topics}
+    # Named, since the answers die with their client.
+    admin = admin_client(bootstrap)
+    asked = admin.describe_topics(TopicCollection(list(names)), request_timeout=LIST_S)
+    ids: dict[str, str] = {}
+    for full, future in asked.items():
+        try:
+            ids[names[full]] = str(future.result(timeout=2 * LIST_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _unreachable(bootstrap, error) from error
+    return ids
+
+
+def _differences(
+    topic: Topic[Any], settings: dict[str, str], *, replicas: int, wanted_replicas: int
+) -> list[str]:
+    differences = [
+        f"{name} is {settings.get(name)!r}, not {value!r}"
+        for name, value in topic.config(replicas=wanted_replicas).items()
+        if settings.get(name) != value
+    ]
+    if replicas < wanted_replicas:
+        differences.append(f"{replicas} copies, not {wanted_replicas}")
+    return differences
+
+
+def _settings_of(admin: AdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    if not resources:
+        return {}
+    asked = admin.describe_configs(resources, request_timeout=LIST_S)
+    return {
+        resource.name: {
+            name: entry.value for name, entry in future.result(timeout=2 * LIST_S).items()
+        }
+        for resource, future in asked.items()
+    }
+
+
+def _wait_until_listed(admin: AdminClient, names: list[str]) -> None:
+    # Creation is acknowledged by the controller; brokers learn of it a moment later.
+    until = time.monotonic() + CREATE_S
+    while time.monotonic() < until:
+        there = admin.list_topics(timeout=LIST_S).topics
+        leaders = [
+            partition.leader
+            for name in names
+            if name in there
+            for partition in there[name].partitions.values()
+        ]
+        if all(name in there for name in names) and all(leader >= 0 for leader in leaders):
+            return
+        time.sleep(POLL_S)
+    raise TransientError(
+        "the brokers do not list the new topics yet",
+        boundary=Boundary.BUS,
+        hint="`sluice topics describe` shows them",
+    )
+
+
+def _unreachable(bootstrap: str, error: KafkaException) -> BusUnreachableError:
+    return BusUnreachableError(
+        f"no broker answers at {bootstrap}: {error.args[0].str()}",
+        hint="is the address right? `sluice up` starts a local one, `sluice status` shows it",
+    )
+
+
 def _listed(admin: AdminClient, bootstrap: str, limit_s: float) -> int:
     try:
         return len(admin.list_topics(timeout=limit_s).brokers)
     except KafkaException as error:
-        raise BusUnreachableError(
-            f"no broker answers at {bootstrap}: {error.args[0].str()}",
-            hint="is the address right? `sluice up` starts a local one, `sluice status` shows it",
-        ) from error
+        raise _unreachable(bootstrap, error) from error

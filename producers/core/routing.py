@@ -6,10 +6,12 @@ partitions, so every process and every restart sends the same group to the same 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeVar
 
 from schemas import topics
+from schemas.errors import Boundary, SettingsError
 from schemas.partition import partition_of
 from schemas.topics import Record, Topic
 
@@ -54,3 +56,24 @@ def oversize(topic: Topic[R], size: int) -> str | None:
     if size <= limit:
         return None
     return f"record of {size} bytes is over the limit of {limit} bytes on {topic.name}"
+
+
+def check_partitions(found: Mapping[str, int], *, prefix: str) -> None:
+    """Refuse to run unless every topic is there and all grouped ones have equally many partitions.
+
+    found: partitions by logical topic name. Raises SettingsError that names the difference.
+    """
+    missing = [topic.full(prefix) for topic in topics.ALL if topic.name not in found]
+    if missing:
+        raise SettingsError(
+            f"topics are missing: {', '.join(missing)}",
+            boundary=Boundary.BUS,
+            hint="`sluice topics create` makes them",
+        )
+    counts = {topic.full(prefix): found[topic.name] for topic in topics.ALL if topic.is_grouped}
+    if len(set(counts.values())) > 1:
+        raise SettingsError(
+            f"topics that share their partitioning differ in it: {counts}",
+            boundary=Boundary.BUS,
+            hint="a group's records must share one partition number; make the topics anew",
+        )
