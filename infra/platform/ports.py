@@ -1,6 +1,7 @@
 """Loopback ports: which are free, who holds one that is not, and which answer."""
 
 import socket
+import time
 
 import psutil
 
@@ -8,6 +9,8 @@ from schemas.errors import Boundary, SettingsError
 
 LOOPBACK = "127.0.0.1"
 ANSWER_LIMIT_S = 1.0
+CLOSING_LOOKS = 30
+CLOSING_PAUSE_S = 0.1
 
 
 def port_is_free(port: int) -> bool:
@@ -31,14 +34,24 @@ def port_answers(host: str, port: int) -> bool:
 
 
 def require_free(port: int, wanted_by: str) -> None:
-    """Raise SettingsError that names the port and, where it can be seen, who holds it."""
-    if not port_is_free(port):
-        raise SettingsError(
-            f"port {port}, wanted by {wanted_by}, is taken{_holder(port)}",
-            boundary=Boundary.PLATFORM,
-            hint="end that process, or choose other ports with SLUICE_KAFKA_PORT, "
-            "SLUICE_CONTROLLER_PORT, SLUICE_REGISTRY_PORT and SLUICE_REGISTRY_MANAGEMENT_PORT",
-        )
+    """Raise SettingsError that names the port and, where it can be seen, who holds it.
+
+    A port that nobody listens on is given a moment: the kernel may still be closing it.
+    """
+    holder = ""
+    for _ in range(CLOSING_LOOKS):
+        if port_is_free(port):
+            return
+        holder = _holder(port)
+        if holder:
+            break
+        time.sleep(CLOSING_PAUSE_S)
+    raise SettingsError(
+        f"port {port}, wanted by {wanted_by}, is taken{holder}",
+        boundary=Boundary.PLATFORM,
+        hint="end that process, or choose other ports with SLUICE_KAFKA_PORT, "
+        "SLUICE_CONTROLLER_PORT, SLUICE_REGISTRY_PORT and SLUICE_REGISTRY_MANAGEMENT_PORT",
+    )
 
 
 def free_ports(count: int) -> tuple[int, ...]:

@@ -125,7 +125,10 @@ def _start_ticks(pid: int) -> int | None:
         return None
     # The second field is the name in brackets and may hold blanks and brackets of its own.
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+    state, threads, ticks = fields[0], int(fields[17]), int(fields[19])
+    # The first thread of a killed process is a zombie while the others still hold its sockets.
+    has_ended = state == "X" or (state == "Z" and threads <= 1)
+    return None if has_ended else ticks
 
 
 def _boot_id() -> str:
