@@ -2,7 +2,9 @@
 PYTHON ?= python3.11
 VENV := .venv/bin
 PACKAGES := schemas producers consumers environments inference verifier stream_jobs learner infra
-CHECKED := $(wildcard $(PACKAGES) tests benchmarks examples docs)
+# mypy refuses a folder that holds no Python.
+CHECKED := $(foreach folder,$(PACKAGES) tests benchmarks examples,\
+	$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 PYTEST := $(VENV)/python -m pytest
 
 .DEFAULT_GOAL := help

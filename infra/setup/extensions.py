@@ -33,7 +33,7 @@ def learner_environ(places: Places) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "TORCH_EXTENSIONS_DIR": str(places.torch_extensions),
         # The compiler's helper, ninja, lies beside the interpreter.
-        "PATH": f"{places.venv / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
     }
 
 
