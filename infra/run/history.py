@@ -137,21 +137,9 @@ class History:
         if self.first_ms is None or message.timestamp_ms < self.first_ms:
             self.first_ms = message.timestamp_ms
         self.last_ms = max(self.last_ms, message.timestamp_ms)
-        taker = self._takers().get(type(record))
+        taker = _TAKERS.get(type(record))
         if taker is not None:
-            taker(record, message.timestamp_ms)
-
-    def _takers(self) -> dict[type, Callable[[Any, int], None]]:
-        return {
-            TokenCommit: self._token,
-            EpisodeEvent: self._episode,
-            LearnerEvent: self._learner,
-            GateDecision: self._decision,
-            Trajectory: self._trajectory,
-            VerifierResult: self._verdict,
-            RefreshEvent: self._refresh,
-            PolicyVersion: self._version,
-        }
+            taker(self, record, message.timestamp_ms)
 
     def _verdict(self, record: VerifierResult, _: int) -> None:
         self.verify_ms.append(record.duration_us / 1e3)
@@ -258,3 +246,15 @@ class History:
                 if environment is None or member.environment == environment:
                     groups[str(member.group_id)].append(member.reward)
         return interval(list(groups.values()))
+
+
+_TAKERS: dict[type, Callable[[History, Any, int], None]] = {
+    TokenCommit: History._token,
+    EpisodeEvent: History._episode,
+    LearnerEvent: History._learner,
+    GateDecision: History._decision,
+    Trajectory: History._trajectory,
+    VerifierResult: History._verdict,
+    RefreshEvent: History._refresh,
+    PolicyVersion: History._version,
+}
