@@ -198,8 +198,8 @@ class Environment(Protocol):
         """Run a tool. A non-idempotent external tool refuses an attempt lower than one it has seen
         for the key.
 
-        A call that the policy got wrong is a ToolOutput with exit class tool_error, never an
-        exception.
+        It refuses with FencedError. A call that the policy got wrong is a ToolOutput with exit
+        class tool_error, never an exception.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""One-digit sums and products in a single turn, from the generators of reasoning-gym."""

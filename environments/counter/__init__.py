@@ -1,0 +1,1 @@
+"""A non-idempotent external tool whose own count proves that each call ran once."""

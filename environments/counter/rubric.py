@@ -1,0 +1,23 @@
+"""Reward 1 if the counter went up by one with every call."""
+
+from __future__ import annotations
+
+from environments.package import payload_of
+from environments.ports import Judgement, Submission
+from schemas.enums import StopCause, VerdictCode
+from schemas.records.task import Task
+
+
+class CounterRubric:
+    """Compares the values seen with 1, 2, ... up to the number of calls."""
+
+    def judge(self, task: Task, submission: Submission) -> Judgement:
+        """Judge the artifact."""
+        calls = int(payload_of(task.payload, "calls")["calls"])
+        values = list(submission.artifact.get("values", ()))
+        if submission.stop_cause is StopCause.BUDGET_TRUNCATION or len(values) < calls:
+            score, code = 0.0, VerdictCode.WRONG_ANSWER
+        else:
+            score = float(values == list(range(1, calls + 1)))
+            code = VerdictCode.CORRECT if score else VerdictCode.WRONG_ANSWER
+        return Judgement(code=code, components={"counted": score}, evidence=f"values {values}")

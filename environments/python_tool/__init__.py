@@ -1,0 +1,1 @@
+"""Questions that take code to answer, run in a sandbox."""

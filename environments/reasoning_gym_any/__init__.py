@@ -1,0 +1,1 @@
+"""Any dataset of reasoning-gym, by name and configuration."""
