@@ -30,7 +30,7 @@ class ToolCall:
     """A tool call that the policy asked for."""
 
     id: str
-    """The id that the model's message gives it; empty when it was read from plain text."""
+    """Tells the calls of one reply apart."""
     name: str
     arguments: str
     """JSON text as the model wrote it; it may be no JSON at all."""
@@ -97,6 +97,8 @@ class Tool:
     """It has effects outside its sandbox, so that it runs only after its Intent was read back."""
     timeout_s: float
     """Longest time a call may take. Unit: s."""
+    announced: bool = True
+    """The request lists it, so that the gateway tells the model of it and reads its calls."""
     asks_by_key: bool = False
     """It keeps a log by key and can say what became of a call."""
 
@@ -138,8 +140,9 @@ class Reply:
     """One finished turn of the policy."""
 
     text: str
+    """Content, without the calls."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Calls that the gateway read out of the text; empty when it reads none."""
+    """Calls of announced tools that the gateway read out of the turn."""
     finish_reason: FinishReason = FinishReason.STOP
     tokens: int = 0
     """Action tokens of the turn. Unit: tokens."""

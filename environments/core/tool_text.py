@@ -1,4 +1,8 @@
-"""Reads tool calls out of a reply's plain text, for models whose gateway does not parse them."""
+"""Reads tool calls and code out of a reply's plain text, and turns outputs into messages.
+
+`read_reply` reads exactly what the gateway reads, so that a turn replayed from the log's text gives
+the same calls as the turn had when it was handed out; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,48 @@ import json
 import re
 from collections.abc import Sequence
 
-from environments.ports import Message, Reply, ToolCall, ToolOutput
+from environments.ports import Message, ToolCall, ToolOutput
 
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FENCED = re.compile(r"```(?:python|py)\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-def tool_calls(reply: Reply) -> tuple[ToolCall, ...]:
-    """Return the calls of a reply: the gateway's own, else those tagged
-    `<tool_call>{json}</tool_call>`.
+def read_reply(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """Return content and calls of a turn's whole text.
 
-    A tagged text that is no JSON object with a name becomes a call with an empty name, which no
-    tool has, so that the policy is told. Source of the tags: the Hermes chat template.
+    A call stands as `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; what is tagged but
+    is no such JSON stays content. Source of the tags: the Hermes chat template.
     """
-    if reply.tool_calls:
-        return reply.tool_calls
-    return tuple(_tagged(index, body) for index, body in enumerate(_TAGGED.findall(reply.text)))
+    content: list[str] = []
+    calls: list[ToolCall] = []
+    rest = text
+    while rest:
+        before, opened, after = rest.partition(_OPEN)
+        content.append(before)
+        if not opened:
+            break
+        body, closed, rest = after.partition(_CLOSE)
+        call = _call(body, len(calls)) if closed else None
+        if call is None:
+            content.append(opened + body + closed)
+        else:
+            calls.append(call)
+    said = "".join(content)
+    return (said.strip() if calls else said), tuple(calls)
 
 
-def _tagged(index: int, body: str) -> ToolCall:
+def _call(body: str, index: int) -> ToolCall | None:
     try:
         raw = json.loads(body)
-        arguments = raw.get("arguments", {})
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return ToolCall(id=f"call_{index}", name=str(raw["name"]), arguments=text)
-    except (ValueError, KeyError, AttributeError):
-        return ToolCall(id=f"call_{index}", name="", arguments=body)
+    except ValueError:
+        return None
+    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
+        return None
+    arguments = raw.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return None
+    text = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(id=f"call_{index}", name=raw["name"], arguments=text)
 
 
 def code_blocks(text: str) -> tuple[str, ...]:
@@ -48,8 +68,7 @@ def arguments_of(call: ToolCall) -> dict[str, object]:
 
 
 def tool_messages(calls: Sequence[ToolCall], outputs: Sequence[ToolOutput]) -> tuple[Message, ...]:
-    """Return the outputs as messages: of role tool where the gateway read the call, else of role
-    user.
+    """Return the outputs of calls that the gateway read as messages of role tool, others as user's.
 
     A chat template without tools would refuse or drop messages of role tool.
     """

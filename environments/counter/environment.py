@@ -47,6 +47,7 @@ class CounterEnvironment:
             idempotent=False,
             external=True,
             timeout_s=self._delay_s + 30.0,
+            announced=False,
             asks_by_key=bool(payload["asks_by_key"]),
         )
 

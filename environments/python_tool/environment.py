@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from environments.core.tool_text import arguments_of, code_blocks, tool_calls, tool_messages
+from environments.core.tool_text import arguments_of, code_blocks, tool_messages
 from environments.package import payload_of
 from environments.ports import (
     CallTools,
@@ -66,7 +66,7 @@ class PythonEnvironment:
             return Done(
                 cause=StopCause.BUDGET_TRUNCATION, detail="the turn's token budget is spent"
             )
-        calls = tool_calls(reply)
+        calls = reply.tool_calls
         self._calls = reply.tool_calls
         if not calls:
             calls = tuple(
