@@ -1,9 +1,10 @@
-"""A tiny chat model made on the spot: three layers, a byte tokenizer, an append-only chat template.
+"""A tiny chat model made on the spot: three layers, small tokenizer, append-only chat template.
 
-It serves the tiny run and the tests: vLLM, transformers and the learner read it as they read any model folder. The
-same seed on the same machine gives the same files. A short warm-up teaches it to answer a sum or a product of
-one-digit numbers with a short number and to stop there; the number is mostly wrong, so that reinforcement has
-something to improve within a minute or two. Run as `python -m infra.setup.tiny_model FOLDER [--seed N]`.
+It serves the tiny run and the tests: vLLM, transformers and the learner read it as any model
+folder. The same seed on the same machine gives the same files. A short warm-up teaches it to answer
+a sum or a product of one-digit numbers with a short number and to stop there; the number is mostly
+wrong, so that reinforcement has something to improve within a minute or two. Run as
+`python -m infra.setup.tiny_model FOLDER [--seed N]`.
 """
 
 from __future__ import annotations
@@ -22,25 +23,39 @@ TURN_START = "<|im_start|>"
 TURN_END = "<|im_end|>"
 PAD = "<|pad|>"
 CONTEXT_MAX = 2048
-"""Positions the model knows. Unit: tokens, which are bytes here."""
-WARM_UP_STEPS = 80
-_BATCH = 32
+"""Positions the model knows. Unit: tokens."""
+WARM_UP_STEPS = 40
+VOCABULARY = 512
+_BATCH = 16
 _LEARNING_RATE = 3e-3
 _RIGHT_SHARE = 0.3
-"""Share of right answers in the warm-up: enough that a group holds both rewards, little enough to leave room."""
+"""Share of right answers in the warm-up: a group may hold both rewards, with room to learn."""
 
-# Appending a message never changes the text before it, and no line depends on the messages around it.
+_PRODUCT = "Solve the following multiplication: {} * {}. Give only the result as your final answer."
+_SUM = "State the final answer to the following arithmetic problem: {} {} {} ="
+_TOOL_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": ""}}</tool_call>'
+_CORPUS = (
+    *[_PRODUCT, _SUM, _TOOL_CALL, "system user assistant tool"] * 4,
+    "You are a helpful assistant. Use the tools to answer and reply with the answer only.",
+    'Tools: {"type": "function", "function": {"name": "", "description": "", "parameters": '
+    '{"type": "object", "properties": {"code": {"type": "string"}}, "required": []}}}',
+    "What is the sum of these numbers? How many times does the letter appear in the word?",
+    "def run(value): return print(value) import error: the result is 0, not found, out of time.",
+)
+"""What the tokenizer learns its merges from: the wording of the tasks costs few tokens."""
+
+# Appending a message never changes the text before it: no line depends on the messages around it.
 CHAT_TEMPLATE = (
     "{%- if tools -%}"
     "{{- '<|im_start|>system\\nTools:\\n' -}}"
     "{%- for tool in tools -%}{{- tool | tojson + '\\n' -}}{%- endfor -%}"
-    "{{- 'Call one with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>\\n' -}}"
+    '{{- \'Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>\\n\' -}}'
     "{%- endif -%}"
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') -}}"
     "{%- for call in message['tool_calls'] or [] -%}"
     "{%- set called = call['function'] if 'function' in call else call -%}"
-    '{{- \'<tool_call>{"name": "\' + called[\'name\'] + \'", "arguments": \' -}}'
+    "{{- '<tool_call>{\"name\": \"' + called['name'] + '\", \"arguments\": ' -}}"
     "{{- called['arguments'] if called['arguments'] is string else called['arguments'] | tojson -}}"
     "{{- '}</tool_call>' -}}"
     "{%- endfor -%}"
@@ -53,9 +68,9 @@ CHAT_TEMPLATE = (
 def make_tiny_model(
     folder: Path, seed: int, *, tied: bool = True, warm_up_steps: int = WARM_UP_STEPS
 ) -> Path:
-    """Make the model folder, weights in float32, and return it; a folder that is there is replaced.
+    """Make the model folder, weights in float32, and return it; one that is there is replaced.
 
-    tied: whether the output head is the embedding matrix. warm_up_steps: 0 leaves the weights as drawn.
+    tied: whether the output head is the embedding matrix. warm_up_steps: 0 keeps the drawn weights.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -79,7 +94,11 @@ def make_tiny_model(
     )
     model = LlamaForCausalLM(config)
     if warm_up_steps:
+        # One thread gives the same sums each time, and does not spin on cores that others use.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         _warm_up(model, tokenizer, random.Random(seed), warm_up_steps)
+        torch.set_num_threads(threads)
     with made_beside(folder) as draft:
         model.save_pretrained(draft, safe_serialization=True)
         tokenizer.save_pretrained(draft)
@@ -87,15 +106,25 @@ def make_tiny_model(
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose tokens are the 256 bytes and the three special tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    """Return a byte-level BPE tokenizer of VOCABULARY tokens that keeps digits single."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bare = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(letters)}, merges=[]))
-    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare = Tokenizer(models.BPE())
+    bare.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     bare.decoder = decoders.ByteLevel()
-    bare.add_special_tokens([TURN_START, TURN_END, PAD])
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[TURN_START, TURN_END, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bare.train_from_iterator(_CORPUS, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bare,
         bos_token=TURN_START,
@@ -109,19 +138,19 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _example(draw: random.Random) -> tuple[str, str]:
-    """Draw a question as the arithmetic tasks ask it, and an answer that is right with _RIGHT_SHARE."""
+    """Draw a question as the arithmetic tasks ask it, and an answer that is sometimes right."""
     a, b, other = draw.randrange(10), draw.randrange(10), draw.randrange(10)
     right = draw.random() < _RIGHT_SHARE
     if draw.random() < 0.5:
-        question = f"Solve the following multiplication: {a} * {b}. Give only the result as your final answer."
-        return question, str(a * b if right else other * b)
+        return _PRODUCT.format(a, b), str(a * b if right else other * b)
     sign = draw.choice("+-")
-    question = f"State the final answer to the following arithmetic problem: {a} {sign} {b} ="
     c = a if right else other
-    return question, str(c + b if sign == "+" else c - b)
+    return _SUM.format(a, sign, b), str(c + b if sign == "+" else c - b)
 
 
-def _warm_up(model: Any, tokenizer: PreTrainedTokenizerFast, draw: random.Random, steps: int) -> None:
+def _warm_up(
+    model: Any, tokenizer: PreTrainedTokenizerFast, draw: random.Random, steps: int
+) -> None:
     """Train `model` on drawn examples; the loss is on the answer and the end of the turn only."""
     import torch
 
