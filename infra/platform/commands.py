@@ -60,12 +60,12 @@ def up(settings: PlatformSettings, places: Places, *, dry_run: bool = False) -> 
         now = look(settings)
         missing = tuple(one.name for one in now.services if not one.state.is_well)
         return UpReport(started=missing, seconds=0.0, status=now)
+    _check_external(settings)
     deadline = _budget(settings.start_ms, "the local platform to start")
     started: tuple[str, ...] = ()
     if _is_local(settings):
         with _alone(settings.data):
             started = PlatformStart(settings, places, deadline).run()
-    _check_external(settings)
     return UpReport(
         started=started,
         seconds=time.monotonic() - began,
