@@ -339,9 +339,13 @@ class _Lane:
 
     def _complained(self, error: KafkaError) -> None:
         words = _words(error)
-        self.trouble_name = words.partition(":")[0]
+        name = words.partition(":")[0]
+        if self.trouble_name in AUTHENTICATION:
+            return
+        if name != self.trouble_name:
+            _log.warning("the Kafka client says %s", words)
+        self.trouble_name = name
         self.trouble = words
-        _log.warning("the Kafka client says %s", words)
 
     def _measured(self, statistics: str) -> None:
         self.statistics = statistics

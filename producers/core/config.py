@@ -39,5 +39,9 @@ def client_config(
         "retry.backoff.max.ms": 1_000,
         "socket.keepalive.enable": True,
         "statistics.interval.ms": 5_000,
+        # The error callback says the same once, where the library's log repeats it many times a
+        # second.
+        "log_level": 2,
+        "log.connection.close": False,
         **settings.security,
     }

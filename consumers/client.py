@@ -1,0 +1,90 @@
+"""What the readers need of a Kafka client, as a Protocol, and the values that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from schemas.ports import Floor, Message
+
+Place: TypeAlias = tuple[str, int]
+"""Logical topic name and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndReached:
+    """Everything below `offset` was handed over, and nothing lies there yet."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+Read: TypeAlias = Message | EndReached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance:
+    """What a member does when its partitions change; called inside `take`, on the client's
+    thread.
+    """
+
+    assigned: Callable[[Sequence[int]], None]
+    revoked: Callable[[Sequence[int]], None]
+    lost: Callable[[Sequence[int]], None]
+
+
+class Client(Protocol):
+    """One consumer of the client library, used by one thread; `commit` may come from others."""
+
+    def take(self, records_max: int, timeout_s: float) -> tuple[Sequence[Read], int]:
+        """Return what is there and its size in bytes; wait at most `timeout_s` for the first.
+
+        Raises a SluiceError when the stream cannot go on.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise BusUnreachableError when no broker has answered for too long."""
+        ...
+
+    def add(self, starts: Mapping[Place, int]) -> None:
+        """Also read these partitions from these offsets."""
+        ...
+
+    def remove(self, places: Collection[Place]) -> None:
+        """Stop reading these partitions."""
+        ...
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Stop fetching these partitions; they stay assigned."""
+        ...
+
+    def resume(self, places: Collection[Place]) -> None:
+        """Fetch these partitions again, from where they stopped."""
+        ...
+
+    def join(self, topic: str, rebalance: Rebalance) -> None:
+        """Join the group of the settings on one topic."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group, so that others need not wait for the session to run out."""
+        ...
+
+    def committed(self, topic: str, partitions: Collection[int]) -> Mapping[int, Floor]:
+        """Return the committed floors; partitions without one are left out. Raises
+        TransientError.
+        """
+        ...
+
+    def commit(self, topic: str, floors: Mapping[int, Floor]) -> None:
+        """Commit and wait. Raises TransientError, or FencedError when another took the
+        member id.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the client."""
+        ...

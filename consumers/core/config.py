@@ -1,0 +1,57 @@
+"""The client library's settings, as pure functions: values in, a dictionary out.
+
+Source of the values: shared notes on Kafka 4.3 and librdkafka 2.16, each with its reason there.
+None of them is a knob, since every one of them decides whether records are skipped or read twice.
+"""
+
+from __future__ import annotations
+
+from consumers.settings import ConsumerSettings
+
+Config = dict[str, str | int | bool]
+FETCH_WAIT_MS = 50
+
+
+def reader_config(
+    settings: ConsumerSettings, *, host: str, pid: int, wait_ms: int = FETCH_WAIT_MS
+) -> Config:
+    """Return the settings of a consumer that reads given partitions, callbacks apart."""
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "client.id": f"{settings.client_id}-{host}-{pid}",
+        # Wanted by the library; nothing is committed under it.
+        "group.id": f"{settings.prefix}-readers",
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "check.crcs": True,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": wait_ms,
+        "queued.max.messages.kbytes": settings.prefetch_kib,
+        # With the default of 1,000 ms a reader that fills its prefetch stands still for a second.
+        "fetch.queue.backoff.ms": 5,
+        "isolation.level": "read_uncommitted",
+        "socket.keepalive.enable": True,
+        "allow.auto.create.topics": False,
+        # The error callback says the same once, where the library's log repeats it.
+        "log_level": 2,
+        "log.connection.close": False,
+        **settings.security,
+    }
+
+
+def group_config(
+    settings: ConsumerSettings, *, group: str, member: str, host: str, pid: int
+) -> Config:
+    """Return the settings of a member of a consumer group, callbacks apart."""
+    return {
+        **reader_config(settings, host=host, pid=pid),
+        "group.id": f"{settings.prefix}.{group}",
+        "group.instance.id": member,
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": settings.session_ms,
+        "heartbeat.interval.ms": min(3_000, settings.session_ms // 3),
+        "max.poll.interval.ms": settings.poll_interval_ms,
+        "enable.partition.eof": False,
+    }

@@ -1,0 +1,116 @@
+"""Hands what a client's thread reads to the event loop: bounded, in order, few wake-ups.
+
+Invariants: the thread appends and the loop takes; the loop is woken only while somebody waits; a
+failure is handed over once, after everything that was read before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from schemas.errors import SluiceError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel(Generic[T]):
+    items: Sequence[T]
+    size: int
+
+
+class Mailbox(Generic[T]):
+    """A queue from one thread to one event loop, bounded by records and by bytes."""
+
+    def __init__(self, *, records_max: int, bytes_max: int) -> None:
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._parcels: deque[_Parcel[T]] = deque()
+        self._records = 0
+        self._bytes = 0
+        self._counts = threading.Lock()
+        self._space = threading.Event()
+        self._space.set()
+        self._failure: SluiceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the thread should stop reading until something was taken."""
+        return self._records >= self._records_max or self._bytes >= self._bytes_max
+
+    def put(self, items: Sequence[T], size: int) -> None:
+        """Append a parcel (thread side). Whoever puts looks at `is_full` before reading more."""
+        with self._counts:
+            self._records += len(items)
+            self._bytes += size
+            if self.is_full:
+                self._space.clear()
+        self._parcels.append(_Parcel(items, size))
+        self._wake()
+
+    def fail(self, failure: SluiceError) -> None:
+        """End the stream with an error (thread side); the first one stays."""
+        if self._failure is None:
+            self._failure = failure
+        self._wake()
+
+    def wait_for_space(self, timeout_s: float) -> bool:
+        """Wait until there is space (thread side); False when `timeout_s` passes first."""
+        return self._space.wait(timeout_s)
+
+    def take(self) -> Sequence[T]:
+        """Return the next parcel (loop side), empty when there is none; raise a failure at
+        the end.
+        """
+        if not self._parcels:
+            if self._failure is not None:
+                raise self._failure
+            return ()
+        parcel = self._parcels.popleft()
+        with self._counts:
+            self._records -= len(parcel.items)
+            self._bytes -= parcel.size
+            if not self.is_full:
+                self._space.set()
+        return parcel.items
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to take (loop side); False when `timeout_s` passes
+        first.
+        """
+        loop = self._loop = asyncio.get_running_loop()
+        if self._parcels or self._failure is not None:
+            return True
+        waiter = self._waiter = loop.create_future()
+        # Looked at again, since the thread may have put something before it saw the waiter.
+        if self._parcels or self._failure is not None:
+            self._waiter = None
+            return True
+        timer = loop.call_later(timeout_s, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+        return bool(self._parcels) or self._failure is not None
+
+    def _wake(self) -> None:
+        waiter, loop = self._waiter, self._loop
+        if waiter is not None and loop is not None:
+            self._waiter = None
+            # A closed loop has nobody left who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, waiter)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
