@@ -128,7 +128,7 @@ def _java() -> Finding:
         from infra.platform.java import java
 
         said = _said([java(), "-version"])
-    except (ImportError, OSError, subprocess.SubprocessError) as error:
+    except (ImportError, OSError, subprocess.SubprocessError, SluiceError) as error:
         return Finding(
             name="java", ok=False, found=str(error), needed=needed, what_to_do="run `make setup`"
         )

