@@ -1,1 +1,1 @@
-"""Inference: the engine, the gateway in front of it, the token WAL writer and the weight refresh."""
+"""Inference: engines, the gateway, the token WAL writer and the weight refresh."""

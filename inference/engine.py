@@ -1,7 +1,8 @@
 """What the gateway asks of an engine; the vLLM engine and the scripted engine both answer it.
 
-Invariants: the engine alone attests the version of every token; a swap keeps requests in flight; an engine that died
-says so (`alive` is False, its streams raise TransientError) and may be started again.
+Invariants: the engine alone attests the version of every token; a swap keeps requests in flight; an
+engine that died says so (`alive` is False, its streams raise TransientError) and may be started
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class GenerateRequest:
     stop_ids: tuple[int, ...] = ()
     """Ids that end the turn; the id itself is the turn's last token."""
     resumed_tokens: int = 0
-    """How many of the last `prompt_ids` this turn has sampled already; an engine may ignore it. Unit: tokens."""
+    """How many of the last `prompt_ids` this turn has sampled already; an engine may ignore it.
+    Unit: tokens.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,39 +90,47 @@ class Engine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the engine can take requests; False before `start`, after `stop` and after its death."""
+        """Whether the engine can take requests; False before `start`, after `stop` and after its
+        death.
+        """
         ...
 
     async def start(self) -> None:
         """Load the starting weights (version 0/0) and take requests; also after a death.
 
-        Raises SettingsError when the model or the memory for the KV cache is missing, TransientError otherwise.
+        Raises SettingsError when the model or the memory for the KV cache is missing,
+        TransientError otherwise.
         """
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[EngineDelta]:
         """Yield the tokens of a request as they are sampled; the last delta has `finished` set.
 
-        Raises TransientError (boundary engine) when the engine dies; what was yielded before stays valid.
+        Raises TransientError (boundary engine) when the engine dies; what was yielded before stays
+        valid.
         """
         ...
 
     async def swap(
         self, folder: Path, version: Version, drained: Callable[[], Awaitable[None]]
     ) -> SwapReport:
-        """Change the weights in place: pause, hand out all outputs, `await drained()`, load, set the version, resume.
+        """Change the weights in place: pause, hand out all outputs, `await drained()`, load, set
+        the version, resume.
 
-        Requests in flight are kept and go on under the new weights; caches are cleared. Raises TransientError when
-        the load failed: the engine then holds weights of no version and must not sample before it is started again.
+        Requests in flight are kept and go on under the new weights; caches are cleared. Raises
+        TransientError when the load failed: the engine then holds weights of no version and must
+        not sample before it is started again.
         """
         ...
 
     async def score(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each of `ids` after `prompt_ids`, without sampling transforms. [len(ids)], nats."""
+        """Return the log-prob of each of `ids` after `prompt_ids`, without sampling transforms.
+        [len(ids)], nats.
+        """
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request early; its stream ends with finish reason abort. An unknown id is ignored."""
+        """End a request early: its stream ends with reason abort. An unknown id is ignored."""
         ...
 
     async def stop(self) -> None:

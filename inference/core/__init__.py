@@ -1,1 +1,1 @@
-"""Pure cores of inference: token and request life, commit cutting, the token history of an episode."""
+"""Pure cores of inference: token and request life, commit cutting, token history."""
