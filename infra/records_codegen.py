@@ -1,6 +1,7 @@
 """Write `schemas/records/*.py` from `schemas/avro/*.avsc`, the source of truth.
 
-Run it with `make records`; `tests/schemas` fails when the generated files differ from what it would write.
+Run it with `make records`; `tests/schemas` fails when the generated files differ from what it would
+write.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from infra.codegen import modules
+from infra.codegen.fields import wire_field
 
 ROOT = Path(__file__).resolve().parent.parent
 AVRO = ROOT / "schemas" / "avro"
@@ -82,7 +86,7 @@ def field_code(field: dict[str, Any], named: dict[str, Any]) -> FieldCode:
                 part = items["name"]
                 parts.add(part)
                 hint = f"tuple[{part}, ...]"
-                check = f"type({me}) is not tuple"
+                check = f"type({me}) is not tuple or any(type(item) is not {part} for item in {me})"
                 encode = f"[part.to_avro() for part in {me}]"
                 decode = f"tuple([{part}.from_avro(part) for part in {raw}])"
             else:
@@ -91,10 +95,7 @@ def field_code(field: dict[str, Any], named: dict[str, Any]) -> FieldCode:
                 encode = f"list({me})"
                 decode = f"tuple({raw})"
         case "map":
-            values = schema["values"]
-            hint = f"Mapping[str, {_SCALARS[values]}]"
-            bad = _scalar_check(values, "value")
-            check = f"any(type(key) is not str or {bad} for key, value in {me}.items())"
+            hint, check = _map_code(schema["values"], me)
             encode = f"dict({me})"
             text_default = "field(default_factory=dict)"
         case "nullable":
@@ -126,6 +127,15 @@ def field_code(field: dict[str, Any], named: dict[str, Any]) -> FieldCode:
         enums=frozenset(enums),
         parts=frozenset(parts),
     )
+
+
+def _map_code(values: str, me: str) -> tuple[str, str]:
+    bad = _scalar_check(values, "value")
+    check = (
+        f"not isinstance({me}, Mapping) or "
+        f"any(type(key) is not str or {bad} for key, value in {me}.items())"
+    )
+    return f"Mapping[str, {_SCALARS[values]}]", check
 
 
 def _table(enum: str) -> str:
@@ -162,7 +172,7 @@ def _class_code(schema: dict[str, Any], fields: list[FieldCode]) -> str:
     lines += [
         "",
         "    def to_avro(self) -> dict[str, Any]:",
-        f'        """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""',
+        '        """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""',
     ]
     for code in fields:
         lines += [
@@ -207,7 +217,8 @@ def _module(
     if parts:
         out.append(f"from schemas.records.parts import {', '.join(parts)}")
     out.append("")
-    # An older reader sees a newer symbol as `unknown`, which no table holds: the record is poison here, not a guess.
+    # An older reader sees a newer symbol as `unknown`, which no table holds: the record is poison
+    # here, not a guess.
     out += [
         f'{_table(e)} = {{member.value: member for member in {e} if member != "unknown"}}'
         for e in enums
@@ -224,11 +235,9 @@ def generate() -> dict[str, str]:
         named: dict[str, Any] = {}
         _collect(schema, named)
         for name, inner in named.items():
-            if inner["type"] == "record" and name != schema["name"]:
-                if parts.setdefault(name, inner) != inner:
-                    raise SystemExit(
-                        f"{path.name}: part {name} differs from its copy in another schema"
-                    )
+            is_part = inner["type"] == "record" and name != schema["name"]
+            if is_part and parts.setdefault(name, inner) != inner:
+                raise SystemExit(f"{path.name}: part {name} differs from its copy elsewhere")
         codes = [field_code(field, named) for field in schema["fields"]]
         files[f"{path.stem}.py"] = _module(
             schema["doc"], path.name, [_class_code(schema, codes)], codes, local=frozenset()
@@ -245,12 +254,48 @@ def generate() -> dict[str, str]:
     files["__init__.py"] = (
         '"""Record types generated from `schemas/avro/*.avsc`, one module per record."""\n'
     )
+    return files | {f"wire/{name}": text for name, text in _wire(parts).items()}
+
+
+def _wire(parts: dict[str, dict[str, Any]]) -> dict[str, str]:
+    files: dict[str, str] = {
+        "__init__.py": '"""Generated Avro encoders and decoders, the fast path of `schemas/codec.py`."""\n'
+    }
+    stems: list[str] = []
+    for path in sorted(AVRO.glob("*.avsc")):
+        schema = json.loads(path.read_text())
+        named: dict[str, Any] = {}
+        _collect(schema, named)
+        fields = [wire_field(field, named) for field in schema["fields"]]
+        files[f"{path.stem}.py"] = modules.module(
+            path.name, [(schema["name"], fields)], where=path.stem, parts=False
+        )
+        stems.append(path.stem)
+    files["parts.py"] = modules.module(
+        "*.avsc",
+        [
+            (
+                name,
+                [wire_field(field, _named_in(schema)) for field in schema["fields"]],
+            )
+            for name, schema in sorted(parts.items())
+        ],
+        where="parts",
+        parts=True,
+    )
+    files["by_schema.py"] = modules.index(stems)
     return files
+
+
+def _named_in(schema: dict[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    _collect(schema, named)
+    return named
 
 
 def main() -> None:
     """Write the generated modules."""
-    RECORDS.mkdir(exist_ok=True)
+    (RECORDS / "wire").mkdir(parents=True, exist_ok=True)
     for name, text in generate().items():
         (RECORDS / name).write_text(text)
     sys.stderr.write(f"wrote {len(generate())} files under {RECORDS.relative_to(ROOT)}\n")

@@ -1,1 +1,3 @@
-"""The vocabulary of Sluice: ids, records, topics, codec, rules of reading, errors and ports; it does no I/O."""
+"""The vocabulary of Sluice: ids, records, topics, codec, rules of reading, errors and ports; it
+does no I/O.
+"""

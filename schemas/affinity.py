@@ -1,7 +1,8 @@
-"""Which inference worker an episode belongs to: consistent hashing with virtual nodes (design section 9, R96).
+"""Which inference worker an episode belongs to: consistent hashing with virtual nodes (design
+section 9, R96).
 
-A pure function of the episode id and the ready workers, so every environment answers alike; a worker that goes takes
-only its own episodes with it.
+A pure function of the episode id and the ready workers, so every environment answers alike; a
+worker that goes takes only its own episodes with it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _ring(worker_ids: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]
 def replica_of(episode_id: EpisodeId, workers: Sequence[WorkerState]) -> WorkerState | None:
     """Return the ready inference worker of an episode, or None when there is none.
 
-    The next point at or after the episode's on the ring, `argmin ((u_r - h(id)) mod 1)`. Source: requirements F9.
+    The next point at or after the episode's on the ring, `argmin ((u_r - h(id)) mod 1)`. Source:
+    requirements F9.
     """
     ready = {
         worker.worker_id: worker

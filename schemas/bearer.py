@@ -1,6 +1,8 @@
-"""The bearer token between environment and gateway: an HMAC of run secret, episode and attempt (design section 5).
+"""The bearer token between environment and gateway: an HMAC of run secret, episode and attempt
+(design section 5).
 
-It authorises one attempt and nothing else; the fence decides what counts. The secret never leaves the run's processes.
+It authorises one attempt and nothing else; the fence decides what counts. The secret never leaves
+the run's processes.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ def issue(secret: bytes, episode_id: EpisodeId, attempt: int) -> str:
 
 
 def read(secret: bytes, token: str) -> tuple[EpisodeId, int]:
-    """Return episode and attempt of a token; raise RejectedError when it was not issued under this secret."""
+    """Return episode and attempt of a token; raise RejectedError when it was not issued under this
+    secret.
+    """
     episode, _, rest = token.partition("~")
     digits, _, mac = rest.partition("~")
-    # The number is made canonical before it is signed, so that no second spelling of one attempt passes.
+    # The number is made canonical before it is signed, so that no second spelling of one attempt
+    # passes.
     attempt = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
     if (
         attempt < 0

@@ -28,5 +28,7 @@ class Deadline:
         return now_ms >= self.at_ms
 
     def sooner(self, budget_ms: int, *, now_ms: int, waiting_for: str) -> Deadline:
-        """Return a deadline for a part of the path: `budget_ms` from now, but never later than this one."""
+        """Return a deadline for a part of the path: `budget_ms` from now, but never later than this
+        one.
+        """
         return Deadline(at_ms=min(self.at_ms, now_ms + budget_ms), waiting_for=waiting_for)

@@ -1,8 +1,8 @@
 """Closed sets of the contract, as enums whose predicates list the members once.
 
-Every enum mirrors an Avro enum of `schemas/avro/`; `tests/schemas` compares them symbol by symbol. `UNKNOWN` is the
-Avro default that an older reader sees for a newer symbol; the codec turns it into a PoisonRecordError, so it never
-reaches a core.
+Every enum mirrors an Avro enum of `schemas/avro/`; `tests/schemas` compares them symbol by symbol.
+`UNKNOWN` is the Avro default that an older reader sees for a newer symbol; the codec turns it into
+a PoisonRecordError, so it never reaches a core.
 """
 
 from __future__ import annotations

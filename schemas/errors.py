@@ -1,7 +1,7 @@
 """Every error of Sluice, typed by who must act on it.
 
-Each carries the boundary it crossed and a hint with the next step, so that a message at night says what, where and what
-to do first.
+Each carries the boundary it crossed and a hint with the next step, so that a message at night says
+what, where and what to do first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class RejectedError(SluiceError):
 
 
 class PoisonRecordError(SluiceError):
-    """Whoever wrote the record acts: dead letter with raw bytes and position; the stream goes on."""
+    """Whoever wrote the record acts: dead letter with raw bytes and position; the stream
+    goes on.
+    """
 
 
 class FieldTypeError(PoisonRecordError):

@@ -1,7 +1,7 @@
 """Identifiers as distinct types, and the one place where they are derived.
 
-Task, group and episode ids derive from (run, stream ordinal, member), so that issuing the same work twice names it the
-same and the first Issued of an id counts (design section 3).
+Task, group and episode ids derive from (run, stream ordinal, member), so that issuing the same work
+twice names it the same and the first Issued of an id counts (design section 3).
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def run_of_episode(episode: EpisodeId) -> RunId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """A policy version: (epoch, number). "latest" is not a version, and neither is anything mutable (rules V7, V8)."""
+    """A policy version: (epoch, number). "latest" is not a version, and neither is anything mutable
+    (rules V7, V8).
+    """
 
     epoch: int
     number: int
@@ -67,7 +69,9 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Read `epoch/number`; raise ValueError for anything else, mutable names such as "latest" included."""
+        """Read `epoch/number`; raise ValueError for anything else, mutable names such as "latest"
+        included.
+        """
         epoch, _, number = text.partition("/")
         if not (epoch.isdigit() and number.isdigit()):
             raise ValueError(

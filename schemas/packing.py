@@ -1,7 +1,8 @@
-"""Heavy arrays as little-endian bytes: token ids, log-probs, policy spans, sampling parameters, trajectory payloads.
+"""Heavy arrays as little-endian bytes: token ids, log-probs, policy spans, sampling parameters,
+trajectory payloads.
 
-Avro cannot check these; the functions here do, and raise PoisonRecordError naming the field. Layouts are described to
-the byte in `inference/WAL_FORMAT.md`.
+Avro cannot check these; the functions here do, and raise PoisonRecordError naming the field.
+Layouts are described to the byte in `inference/WAL_FORMAT.md`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def unpack_floats(data: bytes) -> Sequence[float]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Action tokens `start` to `end` (exclusive, indices in the episode) sampled under one version."""
+    """Action tokens `start` to `end` (exclusive, indices in the episode) sampled under one
+    version.
+    """
 
     start: int
     end: int
@@ -93,7 +96,9 @@ def pack_spans(spans: Iterable[Span]) -> bytes:
 
 
 def unpack_spans(data: bytes) -> tuple[Span, ...]:
-    """Return the spans of packed bytes; raise PoisonRecordError when they are no whole quadruples."""
+    """Return the spans of packed bytes; raise PoisonRecordError when they are no whole
+    quadruples.
+    """
     flat = _unpack("q", data, "spans")
     if len(flat) % 4:
         raise PoisonRecordError(

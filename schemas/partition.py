@@ -1,4 +1,6 @@
-"""Which partition a key belongs to: Kafka's murmur2, as Java, faust and `murmur2_random` compute it."""
+"""Which partition a key belongs to: Kafka's murmur2, as Java, faust and `murmur2_random` compute
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The doors as Protocols: what a shell may ask of the bus, and the values that cross it.
 
-Real Kafka (`producers/kafka.py`, `consumers/kafka.py`) and the memory bus (`tests/support/memory_bus.py`) pass one
-contract suite. Nothing above the doors sees a Kafka client.
+Real Kafka (`producers/kafka.py`, `consumers/kafka.py`) and the memory bus
+(`tests/support/memory_bus.py`) pass one contract suite. Nothing above the doors sees a Kafka
+client.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Delivered(Generic[R_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisoned:
-    """A record that could not be decoded; it counts for nobody, and its reader owes a dead letter."""
+    """A record that could not be decoded; it counts for nobody, and its reader owes a dead
+    letter.
+    """
 
     topic: str
     partition: int
@@ -59,7 +62,9 @@ Message: TypeAlias = Delivered[Any] | Poisoned
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The record is in the log. `offset` may be None (a retry answered as duplicate); then it is found by reading back."""
+    """The record is in the log. `offset` may be None (a retry answered as duplicate); then it is
+    found by reading back.
+    """
 
     partition: int
     offset: int | None
@@ -74,7 +79,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may or may not be, or come to be, in the log; only a fence and a read up to it settle it."""
+    """It may or may not be, or come to be, in the log; only a fence and a read up to it
+    settle it.
+    """
 
     reason: str
 
@@ -110,8 +117,9 @@ class Producer(Protocol):
     def offer(self, topic: Topic[R], record: R, *, partition: int | None = None) -> Pending:
         """Hand a record over without waiting and return its acknowledgement.
 
-        Key and partition come from the topic; `partition` overrides (fences of schedulers). A full queue resolves to
-        Rejected("queue full ...") at once, and so does a record over the size limit. Never raises for the bus.
+        Key and partition come from the topic; `partition` overrides (fences of schedulers). A full
+        queue resolves to Rejected("queue full ...") at once, and so does a record over the size
+        limit. Never raises for the bus.
         """
         ...
 
@@ -120,12 +128,15 @@ class Producer(Protocol):
     ) -> Acked:
         """Send and wait. A full queue is waited out inside the deadline.
 
-        Raises RejectedError, UnknownOutcomeError (also when the deadline passes first), FieldTypeError.
+        Raises RejectedError, UnknownOutcomeError (also when the deadline passes first),
+        FieldTypeError.
         """
         ...
 
     async def renew(self) -> None:
-        """Discard the producer (what was in flight resolves to Unknown) and open a new one; `number` rises."""
+        """Discard the producer (what was in flight resolves to Unknown) and open a new one;
+        `number` rises.
+        """
         ...
 
     async def close(self, *, deadline: Deadline) -> int:
@@ -141,10 +152,12 @@ class LogReader(Protocol):
     """Reads given partitions from given offsets; no consumer group."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message]:
-        """Return what is there, at most `records_max`, waiting at most `timeout_s` for the first record.
+        """Return what is there, at most `records_max`, waiting at most `timeout_s` for the first
+        record.
 
-        In offset order within a partition. Raises BusUnreachableError when no broker answers for longer than the
-        settings allow, InvariantError when the offset asked for is below the log start or the topic was re-created.
+        In offset order within a partition. Raises BusUnreachableError when no broker answers for
+        longer than the settings allow, InvariantError when the offset asked for is below the log
+        start or the topic was re-created.
         """
         ...
 
@@ -155,16 +168,19 @@ class LogReader(Protocol):
     async def ends(
         self, topic: Topic[Any], partitions: Collection[int] | None = None
     ) -> Mapping[int, int]:
-        """Return the end offset (high watermark) now of each partition of the topic, assigned or not."""
+        """Return the end offset (high watermark) now of each partition of the topic, assigned or
+        not.
+        """
         ...
 
     async def read_to(
         self, ends: Mapping[tuple[str, int], int], *, deadline: Deadline
     ) -> Sequence[Message]:
-        """Return everything from the current positions up to the given ends (exclusive), for the given partitions.
+        """Return everything from the current positions up to the given ends (exclusive), for the
+        given partitions.
 
-        Other assigned partitions are not lost: what arrives for them is kept for the next poll. Raises
-        TransientError when the deadline passes.
+        Other assigned partitions are not lost: what arrives for them is kept for the next poll.
+        Raises TransientError when the deadline passes.
         """
         ...
 
@@ -191,7 +207,9 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """These partitions are owned from here on; `committed` has a Floor where the group has committed one."""
+    """These partitions are owned from here on; `committed` has a Floor where the group has
+    committed one.
+    """
 
     generation: int
     partitions: tuple[int, ...]
@@ -200,7 +218,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """These partitions are no longer owned. `lost` means that nothing could be committed for them."""
+    """These partitions are no longer owned. `lost` means that nothing could be committed
+    for them.
+    """
 
     partitions: tuple[int, ...]
     lost: bool
@@ -217,7 +237,9 @@ class GroupReader(Protocol):
         ...
 
     async def commit(self, floors: Mapping[int, Floor]) -> None:
-        """Commit floors of partitions owned now; others are left out. Raises TransientError when it fails."""
+        """Commit floors of partitions owned now; others are left out. Raises TransientError when it
+        fails.
+        """
         ...
 
     @property
@@ -256,13 +278,16 @@ class Consumers(Protocol):
     ) -> GroupReader:
         """Join a group (static member). Partitions without a committed floor start at `starts`.
 
-        `floors` is called when partitions are revoked and on close, from the polling call, and must answer at once
-        from memory; the door commits what it returns before it gives the partitions up.
+        `floors` is called when partitions are revoked and on close, from the polling call, and must
+        answer at once from memory; the door commits what it returns before it gives the partitions
+        up.
         """
         ...
 
     async def fetch(self, position: Position, *, deadline: Deadline) -> Message:
-        """Return the record at exactly this position; raise TransientError on the deadline, InvariantError if gone."""
+        """Return the record at exactly this position; raise TransientError on the deadline,
+        InvariantError if gone.
+        """
         ...
 
     async def partitions(self, topic: Topic[Any]) -> int:

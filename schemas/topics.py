@@ -1,7 +1,8 @@
 """Every topic as a typed value: the table of contents of the bus.
 
-Creation, the AsyncAPI document, ACLs, the picture in ARCHITECTURE.md and the ClickHouse tables come from this list
-(design section 4). Topic names stand nowhere else. Full names carry a prefix from the settings: `Topic.full(prefix)`.
+Creation, the AsyncAPI document, ACLs, the picture in ARCHITECTURE.md and the ClickHouse tables come
+from this list (design section 4). Topic names stand nowhere else. Full names carry a prefix from
+the settings: `Topic.full(prefix)`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Topic(Generic[R]):
     writers: tuple[Role, ...]
     readers: tuple[Role, ...]
     by_group: Callable[[R], str] | None = None
-    """Set on the topics marked with a diamond: what is hashed for the partition, always the group id."""
+    """Set on the topics marked with a diamond: what is hashed for the partition, always the group
+    id.
+    """
     cleanup: Cleanup = Cleanup.DELETE
     retention_ms: int = -1
     compression: Compression = Compression.ZSTD
@@ -137,94 +140,200 @@ def _run(record: Any) -> str:
 
 
 TASKS: Topic[Task] = Topic(
-    name="tasks.v1", record=Task, schema="task", key=lambda r: r.task_id,
+    name="tasks.v1",
+    record=Task,
+    schema="task",
+    key=lambda r: r.task_id,
     meaning="work offered, with its stream ordinal",
-    writers=(Role.TASK_SOURCE,), readers=(Role.SCHEDULER, Role.TASK_SOURCE, Role.SINK),
-)  # fmt: skip
+    writers=(Role.TASK_SOURCE,),
+    readers=(Role.SCHEDULER, Role.TASK_SOURCE, Role.SINK),
+)
 EPISODES: Topic[EpisodeEvent] = Topic(
-    name="episodes.v1", record=EpisodeEvent, schema="episode_event", key=_episode, by_group=_group,
+    name="episodes.v1",
+    record=EpisodeEvent,
+    schema="episode_event",
+    key=_episode,
+    by_group=_group,
     meaning="fences of schedulers, issue, leases, progress and end of episodes",
     writers=(Role.SCHEDULER, Role.ENVIRONMENT),
     readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.ASSEMBLER, Role.GATE, Role.SINK),
-)  # fmt: skip
+)
 TOKENS: Topic[TokenCommit] = Topic(
-    name="tokens.v1", record=TokenCommit, schema="token_commit", key=_episode, by_group=_group,
-    meaning="the token write-ahead log", writers=(Role.INFERENCE,),
-    readers=(Role.INFERENCE, Role.ENVIRONMENT, Role.ASSEMBLER, Role.SINK), compression=Compression.LZ4,
-)  # fmt: skip
+    name="tokens.v1",
+    record=TokenCommit,
+    schema="token_commit",
+    key=_episode,
+    by_group=_group,
+    meaning="the token write-ahead log",
+    writers=(Role.INFERENCE,),
+    readers=(Role.INFERENCE, Role.ENVIRONMENT, Role.ASSEMBLER, Role.SINK),
+    compression=Compression.LZ4,
+)
 TOOL_EVENTS: Topic[ToolEvent] = Topic(
-    name="tool-events.v1", record=ToolEvent, schema="tool_event", key=_episode, by_group=_group,
-    meaning="tool calls, logged before they run", writers=(Role.ENVIRONMENT,),
-    readers=(Role.ENVIRONMENT, Role.ASSEMBLER, Role.SINK), compression=Compression.LZ4,
-)  # fmt: skip
+    name="tool-events.v1",
+    record=ToolEvent,
+    schema="tool_event",
+    key=_episode,
+    by_group=_group,
+    meaning="tool calls, logged before they run",
+    writers=(Role.ENVIRONMENT,),
+    readers=(Role.ENVIRONMENT, Role.ASSEMBLER, Role.SINK),
+    compression=Compression.LZ4,
+)
 VERIFY_REQUESTS: Topic[VerifyRequest] = Topic(
-    name="verify-requests.v1", record=VerifyRequest, schema="verify_request", key=_episode, by_group=_group,
-    meaning="ended episodes to judge", writers=(Role.ENVIRONMENT,), readers=(Role.VERIFIER, Role.SINK),
-)  # fmt: skip
+    name="verify-requests.v1",
+    record=VerifyRequest,
+    schema="verify_request",
+    key=_episode,
+    by_group=_group,
+    meaning="ended episodes to judge",
+    writers=(Role.ENVIRONMENT,),
+    readers=(Role.VERIFIER, Role.SINK),
+)
 VERDICTS: Topic[VerifierResult] = Topic(
-    name="verdicts.v1", record=VerifierResult, schema="verifier_result", key=_episode, by_group=_group,
-    meaning="code, reward components, evidence, cost", writers=(Role.VERIFIER,), readers=(Role.ASSEMBLER, Role.SINK),
-)  # fmt: skip
+    name="verdicts.v1",
+    record=VerifierResult,
+    schema="verifier_result",
+    key=_episode,
+    by_group=_group,
+    meaning="code, reward components, evidence, cost",
+    writers=(Role.VERIFIER,),
+    readers=(Role.ASSEMBLER, Role.SINK),
+)
 PAYLOADS: Topic[PayloadChunk] = Topic(
-    name="payloads.v1", record=PayloadChunk, schema="payload_chunk", key=_episode, by_group=_group,
+    name="payloads.v1",
+    record=PayloadChunk,
+    schema="payload_chunk",
+    key=_episode,
+    by_group=_group,
     meaning="heavy per-token fields, checksummed, at most 512 KiB each",
-    writers=(Role.ASSEMBLER, Role.LEARNER), readers=(Role.LEARNER,),
-)  # fmt: skip
+    writers=(Role.ASSEMBLER, Role.LEARNER),
+    readers=(Role.LEARNER,),
+)
 TRAJECTORIES: Topic[Trajectory] = Topic(
-    name="trajectories.v1", record=Trajectory, schema="trajectory", key=_episode, by_group=_group,
-    meaning="light metadata that lists its chunks' positions", writers=(Role.ASSEMBLER,),
+    name="trajectories.v1",
+    record=Trajectory,
+    schema="trajectory",
+    key=_episode,
+    by_group=_group,
+    meaning="light metadata that lists its chunks' positions",
+    writers=(Role.ASSEMBLER,),
     readers=(Role.ASSEMBLER, Role.GATE, Role.SCHEDULER, Role.LAG_AGE, Role.SINK),
-)  # fmt: skip
+)
 GATE_DECISIONS: Topic[GateDecision] = Topic(
-    name="gate-decisions.v1", record=GateDecision, schema="gate_decision", key=_group, by_group=_group,
+    name="gate-decisions.v1",
+    record=GateDecision,
+    schema="gate_decision",
+    key=_group,
+    by_group=_group,
     meaning="admit or drop for each member, with lag and age at that moment",
-    writers=(Role.GATE,), readers=(Role.GATE, Role.SCHEDULER, Role.SINK),
-)  # fmt: skip
+    writers=(Role.GATE,),
+    readers=(Role.GATE, Role.SCHEDULER, Role.SINK),
+)
 GATED: Topic[GatedTrajectory] = Topic(
-    name="gated.v1", record=GatedTrajectory, schema="gated_trajectory", key=_group, by_group=_group,
-    meaning="what the learner consumes", writers=(Role.GATE,), readers=(Role.LEARNER, Role.SINK),
-)  # fmt: skip
+    name="gated.v1",
+    record=GatedTrajectory,
+    schema="gated_trajectory",
+    key=_group,
+    by_group=_group,
+    meaning="what the learner consumes",
+    writers=(Role.GATE,),
+    readers=(Role.LEARNER, Role.SINK),
+)
 LEARNER_STEPS: Topic[LearnerEvent] = Topic(
-    name="learner-steps.v1", record=LearnerEvent, schema="learner_event", key=_run,
+    name="learner-steps.v1",
+    record=LearnerEvent,
+    schema="learner_event",
+    key=_run,
     meaning="epochs, steps, skips and checkpoints; one partition per run orders them",
     writers=(Role.LEARNER,),
-    readers=(Role.LEARNER, Role.SCHEDULER, Role.GATE, Role.REFRESH, Role.INFERENCE, Role.LAG_AGE, Role.SINK),
-)  # fmt: skip
+    readers=(
+        Role.LEARNER,
+        Role.SCHEDULER,
+        Role.GATE,
+        Role.REFRESH,
+        Role.INFERENCE,
+        Role.LAG_AGE,
+        Role.SINK,
+    ),
+)
 POLICIES: Topic[PolicyVersion] = Topic(
-    name="policies.v1", record=PolicyVersion, schema="policy_version",
+    name="policies.v1",
+    record=PolicyVersion,
+    schema="policy_version",
     key=lambda r: f"{r.run_id}/{Version(r.epoch, r.number)}",
-    meaning="immutable versions: digest, parent, ordinal, location", writers=(Role.LEARNER,),
-    readers=(Role.REFRESH, Role.INFERENCE, Role.GATE, Role.ASSEMBLER, Role.LAG_AGE, Role.SINK), cleanup=Cleanup.COMPACT,
-)  # fmt: skip
+    meaning="immutable versions: digest, parent, ordinal, location",
+    writers=(Role.LEARNER,),
+    readers=(Role.REFRESH, Role.INFERENCE, Role.GATE, Role.ASSEMBLER, Role.LAG_AGE, Role.SINK),
+    cleanup=Cleanup.COMPACT,
+)
 REFRESHES: Topic[RefreshEvent] = Topic(
-    name="refreshes.v1", record=RefreshEvent, schema="refresh_event", key=lambda r: r.worker_id,
-    meaning="Prepare, Loaded, Failed, Serving(version)", writers=(Role.REFRESH, Role.INFERENCE),
+    name="refreshes.v1",
+    record=RefreshEvent,
+    schema="refresh_event",
+    key=lambda r: r.worker_id,
+    meaning="Prepare, Loaded, Failed, Serving(version)",
+    writers=(Role.REFRESH, Role.INFERENCE),
     readers=(Role.REFRESH, Role.INFERENCE, Role.SINK),
-)  # fmt: skip
+)
 WORKERS: Topic[WorkerState] = Topic(
-    name="workers.v1", record=WorkerState, schema="worker_state", key=lambda r: r.worker_id,
-    meaning="role, address, capacity, incarnation, state", writers=tuple(role for role in Role if role not in ("unknown", "cli")),
-    readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.REFRESH, Role.SINK), cleanup=Cleanup.COMPACT,
-)  # fmt: skip
+    name="workers.v1",
+    record=WorkerState,
+    schema="worker_state",
+    key=lambda r: r.worker_id,
+    meaning="role, address, capacity, incarnation, state",
+    writers=tuple(role for role in Role if role not in ("unknown", "cli")),
+    readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.REFRESH, Role.SINK),
+    cleanup=Cleanup.COMPACT,
+)
 METRICS: Topic[MetricPoint] = Topic(
-    name="metrics.v1", record=MetricPoint, schema="metric_point", key=_run,
-    meaning="gauges and samples that no other record carries", writers=tuple(role for role in Role if role != "unknown"),
-    readers=(Role.SINK,), retention_ms=_THIRTY_DAYS_MS, linger_ms=50,
-)  # fmt: skip
+    name="metrics.v1",
+    record=MetricPoint,
+    schema="metric_point",
+    key=_run,
+    meaning="gauges and samples that no other record carries",
+    writers=tuple(role for role in Role if role != "unknown"),
+    readers=(Role.SINK,),
+    retention_ms=_THIRTY_DAYS_MS,
+    linger_ms=50,
+)
 DEAD_LETTERS: Topic[DeadLetter] = Topic(
-    name="dead-letters.v1", record=DeadLetter, schema="dead_letter",
+    name="dead-letters.v1",
+    record=DeadLetter,
+    schema="dead_letter",
     key=lambda r: f"{r.origin_topic}:{r.origin_partition}",
     meaning="raw bytes, schema id, error, position of what no consumer could take",
-    writers=tuple(role for role in Role if role != "unknown"), readers=(Role.CLI, Role.SINK), retention_ms=_THIRTY_DAYS_MS,
-)  # fmt: skip
+    writers=tuple(role for role in Role if role != "unknown"),
+    readers=(Role.CLI, Role.SINK),
+    retention_ms=_THIRTY_DAYS_MS,
+)
 CONTROL: Topic[ControlEvent] = Topic(
-    name="control.v1", record=ControlEvent, schema="control_event", key=_run,
-    meaning="start with the end offset of every partition, stop, pause, resume, draining, end of stream, audits",
-    writers=(Role.CLI, Role.SCHEDULER), readers=tuple(role for role in Role if role != "unknown"),
-)  # fmt: skip
+    name="control.v1",
+    record=ControlEvent,
+    schema="control_event",
+    key=_run,
+    meaning="start with every partition's end offset, stop, pause, resume, draining, end, audits",
+    writers=(Role.CLI, Role.SCHEDULER),
+    readers=tuple(role for role in Role if role != "unknown"),
+)
 
 ALL: tuple[Topic[Any], ...] = (
-    TASKS, EPISODES, TOKENS, TOOL_EVENTS, VERIFY_REQUESTS, VERDICTS, PAYLOADS, TRAJECTORIES, GATE_DECISIONS, GATED,
-    LEARNER_STEPS, POLICIES, REFRESHES, WORKERS, METRICS, DEAD_LETTERS, CONTROL,
-)  # fmt: skip
+    TASKS,
+    EPISODES,
+    TOKENS,
+    TOOL_EVENTS,
+    VERIFY_REQUESTS,
+    VERDICTS,
+    PAYLOADS,
+    TRAJECTORIES,
+    GATE_DECISIONS,
+    GATED,
+    LEARNER_STEPS,
+    POLICIES,
+    REFRESHES,
+    WORKERS,
+    METRICS,
+    DEAD_LETTERS,
+    CONTROL,
+)
 BY_NAME: Mapping[str, Topic[Any]] = {topic.name: topic for topic in ALL}

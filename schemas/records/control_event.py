@@ -47,9 +47,9 @@ class ControlEvent:
             raise FieldTypeError("ControlEvent", "run_id", self.run_id)
         if type(self.kind) is not ControlKind:
             raise FieldTypeError("ControlEvent", "kind", self.kind)
-        if type(self.ends) is not tuple:
+        if type(self.ends) is not tuple or any(type(item) is not LogEnd for item in self.ends):
             raise FieldTypeError("ControlEvent", "ends", self.ends)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.counts.items()):
+        if not isinstance(self.counts, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.counts.items()):
             raise FieldTypeError("ControlEvent", "counts", self.counts)
         if type(self.scheduler_epoch) is not int or not -0x8000000000000000 <= self.scheduler_epoch < 0x8000000000000000:
             raise FieldTypeError("ControlEvent", "scheduler_epoch", self.scheduler_epoch)

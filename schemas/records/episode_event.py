@@ -135,7 +135,7 @@ class EpisodeEvent:
             raise FieldTypeError("EpisodeEvent", "tool_events_floor", self.tool_events_floor)
         if type(self.task_frame) is not bytes:
             raise FieldTypeError("EpisodeEvent", "task_frame", self.task_frame)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.after_failures.items()):
+        if not isinstance(self.after_failures, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.after_failures.items()):
             raise FieldTypeError("EpisodeEvent", "after_failures", self.after_failures)
         if type(self.abandon_reason) is not AbandonReason:
             raise FieldTypeError("EpisodeEvent", "abandon_reason", self.abandon_reason)

@@ -56,7 +56,7 @@ class GateDecision:
             raise FieldTypeError("GateDecision", "task_id", self.task_id)
         if type(self.ordinal) is not int or not -0x8000000000000000 <= self.ordinal < 0x8000000000000000:
             raise FieldTypeError("GateDecision", "ordinal", self.ordinal)
-        if type(self.members) is not tuple:
+        if type(self.members) is not tuple or any(type(item) is not MemberDecision for item in self.members):
             raise FieldTypeError("GateDecision", "members", self.members)
         if type(self.abandoned) is not tuple or any(type(item) is not str for item in self.abandoned):
             raise FieldTypeError("GateDecision", "abandoned", self.abandoned)

@@ -103,31 +103,31 @@ class LearnerEvent:
             raise FieldTypeError("LearnerEvent", "parent_number", self.parent_number)
         if type(self.policy_digest) is not str:
             raise FieldTypeError("LearnerEvent", "policy_digest", self.policy_digest)
-        if type(self.trained) is not tuple:
+        if type(self.trained) is not tuple or any(type(item) is not TrainedMember for item in self.trained):
             raise FieldTypeError("LearnerEvent", "trained", self.trained)
-        if type(self.skipped) is not tuple:
+        if type(self.skipped) is not tuple or any(type(item) is not SkippedMember for item in self.skipped):
             raise FieldTypeError("LearnerEvent", "skipped", self.skipped)
         if type(self.repeats) is not int or not -0x8000000000000000 <= self.repeats < 0x8000000000000000:
             raise FieldTypeError("LearnerEvent", "repeats", self.repeats)
-        if type(self.positions) is not tuple:
+        if type(self.positions) is not tuple or any(type(item) is not LogEnd for item in self.positions):
             raise FieldTypeError("LearnerEvent", "positions", self.positions)
-        if type(self.adopted) is not tuple:
+        if type(self.adopted) is not tuple or any(type(item) is not StepRef for item in self.adopted):
             raise FieldTypeError("LearnerEvent", "adopted", self.adopted)
-        if type(self.restored) is not tuple:
+        if type(self.restored) is not tuple or any(type(item) is not StepRef for item in self.restored):
             raise FieldTypeError("LearnerEvent", "restored", self.restored)
         if type(self.checkpoint_id) is not str:
             raise FieldTypeError("LearnerEvent", "checkpoint_id", self.checkpoint_id)
         if type(self.settled_cursor) is not int or not -0x8000000000000000 <= self.settled_cursor < 0x8000000000000000:
             raise FieldTypeError("LearnerEvent", "settled_cursor", self.settled_cursor)
-        if type(self.id_lists) is not tuple:
+        if type(self.id_lists) is not tuple or any(type(item) is not ChunkRef for item in self.id_lists):
             raise FieldTypeError("LearnerEvent", "id_lists", self.id_lists)
         if type(self.loss_name) is not str:
             raise FieldTypeError("LearnerEvent", "loss_name", self.loss_name)
-        if any(type(key) is not str or type(value) is not float for key, value in self.losses.items()):
+        if not isinstance(self.losses, Mapping) or any(type(key) is not str or type(value) is not float for key, value in self.losses.items()):
             raise FieldTypeError("LearnerEvent", "losses", self.losses)
-        if any(type(key) is not str or type(value) is not float for key, value in self.metrics.items()):
+        if not isinstance(self.metrics, Mapping) or any(type(key) is not str or type(value) is not float for key, value in self.metrics.items()):
             raise FieldTypeError("LearnerEvent", "metrics", self.metrics)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.phases_us.items()):
+        if not isinstance(self.phases_us, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.phases_us.items()):
             raise FieldTypeError("LearnerEvent", "phases_us", self.phases_us)
         if type(self.action_tokens) is not int or not -0x8000000000000000 <= self.action_tokens < 0x8000000000000000:
             raise FieldTypeError("LearnerEvent", "action_tokens", self.action_tokens)
@@ -139,7 +139,7 @@ class LearnerEvent:
             raise FieldTypeError("LearnerEvent", "rejected_high", self.rejected_high)
         if type(self.canary) is not str:
             raise FieldTypeError("LearnerEvent", "canary", self.canary)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.counts.items()):
+        if not isinstance(self.counts, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.counts.items()):
             raise FieldTypeError("LearnerEvent", "counts", self.counts)
         if type(self.detail) is not str:
             raise FieldTypeError("LearnerEvent", "detail", self.detail)

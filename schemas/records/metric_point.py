@@ -42,7 +42,7 @@ class MetricPoint:
             raise FieldTypeError("MetricPoint", "unit", self.unit)
         if type(self.value) is not float:
             raise FieldTypeError("MetricPoint", "value", self.value)
-        if any(type(key) is not str or type(value) is not str for key, value in self.labels.items()):
+        if not isinstance(self.labels, Mapping) or any(type(key) is not str or type(value) is not str for key, value in self.labels.items()):
             raise FieldTypeError("MetricPoint", "labels", self.labels)
         if type(self.at_us) is not int or not -0x8000000000000000 <= self.at_us < 0x8000000000000000:
             raise FieldTypeError("MetricPoint", "at_us", self.at_us)

@@ -381,7 +381,7 @@ class TrainedMember:
             raise FieldTypeError("TrainedMember", "masked_low", self.masked_low)
         if type(self.masked_high) is not int or not -0x8000000000000000 <= self.masked_high < 0x8000000000000000:
             raise FieldTypeError("TrainedMember", "masked_high", self.masked_high)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.masked_other.items()):
+        if not isinstance(self.masked_other, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.masked_other.items()):
             raise FieldTypeError("TrainedMember", "masked_other", self.masked_other)
         if type(self.reward) is not float:
             raise FieldTypeError("TrainedMember", "reward", self.reward)

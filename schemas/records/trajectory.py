@@ -174,7 +174,7 @@ class Trajectory:
             raise FieldTypeError("Trajectory", "verifier_digest", self.verifier_digest)
         if type(self.version_switch) is not VersionSwitch:
             raise FieldTypeError("Trajectory", "version_switch", self.version_switch)
-        if type(self.spans) is not tuple:
+        if type(self.spans) is not tuple or any(type(item) is not PolicySpan for item in self.spans):
             raise FieldTypeError("Trajectory", "spans", self.spans)
         if type(self.oldest_epoch) is not int or not -0x8000000000000000 <= self.oldest_epoch < 0x8000000000000000:
             raise FieldTypeError("Trajectory", "oldest_epoch", self.oldest_epoch)
@@ -188,7 +188,7 @@ class Trajectory:
             raise FieldTypeError("Trajectory", "verdict_code", self.verdict_code)
         if self.reward is not None and (type(self.reward) is not float):
             raise FieldTypeError("Trajectory", "reward", self.reward)
-        if any(type(key) is not str or type(value) is not float for key, value in self.reward_components.items()):
+        if not isinstance(self.reward_components, Mapping) or any(type(key) is not str or type(value) is not float for key, value in self.reward_components.items()):
             raise FieldTypeError("Trajectory", "reward_components", self.reward_components)
         if type(self.reward_source) is not RewardSource:
             raise FieldTypeError("Trajectory", "reward_source", self.reward_source)
@@ -202,7 +202,7 @@ class Trajectory:
             raise FieldTypeError("Trajectory", "prompt_tokens", self.prompt_tokens)
         if type(self.observation_tokens) is not int or not -0x8000000000000000 <= self.observation_tokens < 0x8000000000000000:
             raise FieldTypeError("Trajectory", "observation_tokens", self.observation_tokens)
-        if any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.masked.items()):
+        if not isinstance(self.masked, Mapping) or any(type(key) is not str or type(value) is not int or not -0x8000000000000000 <= value < 0x8000000000000000 for key, value in self.masked.items()):
             raise FieldTypeError("Trajectory", "masked", self.masked)
         if type(self.superseded_tokens) is not int or not -0x8000000000000000 <= self.superseded_tokens < 0x8000000000000000:
             raise FieldTypeError("Trajectory", "superseded_tokens", self.superseded_tokens)
@@ -212,7 +212,7 @@ class Trajectory:
             raise FieldTypeError("Trajectory", "tool_calls", self.tool_calls)
         if type(self.tool_errors) is not int or not -0x8000000000000000 <= self.tool_errors < 0x8000000000000000:
             raise FieldTypeError("Trajectory", "tool_errors", self.tool_errors)
-        if type(self.chunks) is not tuple:
+        if type(self.chunks) is not tuple or any(type(item) is not ChunkRef for item in self.chunks):
             raise FieldTypeError("Trajectory", "chunks", self.chunks)
         if type(self.payload_length) is not int or not -0x8000000000000000 <= self.payload_length < 0x8000000000000000:
             raise FieldTypeError("Trajectory", "payload_length", self.payload_length)

@@ -75,9 +75,9 @@ class VerifierResult:
             raise FieldTypeError("VerifierResult", "code", self.code)
         if self.reward is not None and (type(self.reward) is not float):
             raise FieldTypeError("VerifierResult", "reward", self.reward)
-        if any(type(key) is not str or type(value) is not float for key, value in self.components.items()):
+        if not isinstance(self.components, Mapping) or any(type(key) is not str or type(value) is not float for key, value in self.components.items()):
             raise FieldTypeError("VerifierResult", "components", self.components)
-        if any(type(key) is not str or type(value) is not float for key, value in self.component_weights.items()):
+        if not isinstance(self.component_weights, Mapping) or any(type(key) is not str or type(value) is not float for key, value in self.component_weights.items()):
             raise FieldTypeError("VerifierResult", "component_weights", self.component_weights)
         if type(self.evidence_id) is not str:
             raise FieldTypeError("VerifierResult", "evidence_id", self.evidence_id)

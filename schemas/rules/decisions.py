@@ -1,4 +1,6 @@
-"""Which gate decision counts: the first of its group in log order, whoever wrote it (design section 8)."""
+"""Which gate decision counts: the first of its group in log order, whoever wrote it (design section
+8).
+"""
 
 from __future__ import annotations
 

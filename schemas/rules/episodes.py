@@ -1,7 +1,9 @@
-"""The reading rules of `episodes` and `control`: whose scheduler counts, and where an episode's life stands (design 7, 9).
+"""The reading rules of `episodes` and `control`: whose scheduler counts, and where an episode's
+life stands (design 7, 9).
 
-A scheduler's record counts only under the current SchedulerFence of its partition; an environment's only under the
-current lease; Abandoned and final Ended exclude each other, the first in the log wins.
+A scheduler's record counts only under the current SchedulerFence of its partition; an environment's
+only under the current lease; Abandoned and final Ended exclude each other, the first in the log
+wins.
 """
 
 from __future__ import annotations
@@ -29,24 +31,30 @@ _CONTROL_BY_SCHEDULER = frozenset({ControlKind.DRAINING, ControlKind.END_OF_STRE
 
 
 class SchedulerFences:
-    """The scheduler that counts, for one run, in one partition of `episodes` (or in `control`), in log order.
+    """The scheduler that counts, for one run, in one partition of `episodes` (or in `control`), in
+    log order.
 
-    A reader that starts at a floor after the fence keeps `current` with its floor and gives it back here.
+    A reader that starts at a floor after the fence keeps `current` with its floor and gives it back
+    here.
     """
 
     __slots__ = ("current", "void")
 
     def __init__(self, current: tuple[int, WorkerId] = NO_SCHEDULER) -> None:
-        """Start before the first record, or from the fence that was current at the reader's floor."""
+        """Start before the first record, or from the fence that was current at the
+        reader's floor.
+        """
         self.current = current
         """(epoch, scheduler id) of the current fence."""
         self.void = 0
         """Records that did not count. Unit: records."""
 
     def take(self, event: EpisodeEvent) -> bool:
-        """Take the next record of the partition; return whether it counts as far as its scheduler goes.
+        """Take the next record of the partition; return whether it counts as far as its scheduler
+        goes.
 
-        An environment's records answer True: leases decide about them. Of two fences with one epoch the first counts.
+        An environment's records answer True: leases decide about them. Of two fences with one epoch
+        the first counts.
         """
         if event.kind is EpisodeEventKind.SCHEDULER_FENCE:
             return self._fence(event.scheduler_epoch, event.scheduler_id)
@@ -91,7 +99,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """End offsets read just before the first lease: every record of the episode lies at or above them."""
+    """End offsets read just before the first lease: every record of the episode lies at or above
+    them.
+    """
 
     tokens: int
     tool_events: int
@@ -113,9 +123,18 @@ class EpisodeLife:
     """
 
     __slots__ = (
-        "abandoned_mark", "attempt", "failures", "final_mark", "floors", "is_pause_requested", "is_paused", "issued_mark",
-        "last_progress", "lease", "superseded",
-    )  # fmt: skip
+        "abandoned_mark",
+        "attempt",
+        "failures",
+        "final_mark",
+        "floors",
+        "is_pause_requested",
+        "is_paused",
+        "issued_mark",
+        "last_progress",
+        "lease",
+        "superseded",
+    )
 
     def __init__(self) -> None:
         """Start before the first record."""
@@ -125,12 +144,16 @@ class EpisodeLife:
         self.last_progress: Mark | None = None
         """The newest Progress under the current lease."""
         self.lease: Lease | None = None
-        """The lease that counts; None before the first, after Paused, after an Ended, and once closed."""
+        """The lease that counts; None before the first, after Paused, after an Ended, and once
+        closed.
+        """
         self.attempt = 0
         """Attempt of the newest lease; 0 before the first. Unit: attempts."""
         self.floors: Floors | None = None
         self.failures: dict[str, int] = {}
-        """Failures so far by class: retried stop causes, and what Leased records name (lease expiry included)."""
+        """Failures so far by class: retried stop causes, and what Leased records name (lease expiry
+        included).
+        """
         self.is_paused = False
         self.is_pause_requested = False
         self.superseded = 0

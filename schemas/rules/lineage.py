@@ -1,8 +1,10 @@
-"""The reading rule of `learner-steps`: which steps count, which survive, what they trained (design section 10).
+"""The reading rule of `learner-steps`: which steps count, which survive, what they trained (design
+section 10).
 
-EpochStarted only fences: records of a lower epoch after it are void, of two equals the first wins. Restored chooses the
-parent, adopts what its checkpoint holds beyond the log's fence, and thereby cuts the rest of the old branch off. The
-lineage is the chain of the last Restored. A step survives once a checkpoint on the lineage is it or descends from it.
+EpochStarted only fences: records of a lower epoch after it are void, of two equals the first wins.
+Restored chooses the parent, adopts what its checkpoint holds beyond the log's fence, and thereby
+cuts the rest of the old branch off. The lineage is the chain of the last Restored. A step survives
+once a checkpoint on the lineage is it or descends from it.
 """
 
 from __future__ import annotations
@@ -36,9 +38,22 @@ class LearnerLog:
     """The learner's log of one run after the records taken so far, in log order."""
 
     __slots__ = (
-        "_held", "_ordinals", "_restored_epoch", "_skips", "_steps", "_void", "checkpoints", "closed", "epoch", "learner_id",
-        "lost", "skipped", "surviving_number", "trained", "void",
-    )  # fmt: skip
+        "_held",
+        "_ordinals",
+        "_restored_epoch",
+        "_skips",
+        "_steps",
+        "_void",
+        "checkpoints",
+        "closed",
+        "epoch",
+        "learner_id",
+        "lost",
+        "skipped",
+        "surviving_number",
+        "trained",
+        "void",
+    )
 
     def __init__(self) -> None:
         """Start before the first record: the starting weights, nothing trained."""
@@ -50,9 +65,13 @@ class LearnerLog:
         self.skipped: dict[EpisodeId, SkippedMember] = {}
         """What the learner discarded, as far as its branch stands."""
         self.checkpoints: list[StepRef] = []
-        """Checkpoints on the lineage, oldest first; `offset` is the Checkpointed record's, -1 when it is missing."""
+        """Checkpoints on the lineage, oldest first; `offset` is the Checkpointed record's, -1 when
+        it is missing.
+        """
         self.surviving_number = 0
-        """Number of the newest version that a checkpoint covers: steps up to it survive. Unit: versions."""
+        """Number of the newest version that a checkpoint covers: steps up to it survive. Unit:
+        versions.
+        """
         self.closed: LearnerEvent | None = None
         self.lost = 0
         """Steps that counted once and were cut off by a Restored. Unit: steps."""
@@ -108,17 +127,23 @@ class LearnerLog:
         return step.number <= self.surviving_number
 
     def ordinal_of(self, version: Version) -> int | None:
-        """Return the ordinal of a version that a Step made, orphaned ones included; None when it is not known."""
+        """Return the ordinal of a version that a Step made, orphaned ones included; None when it is
+        not known.
+        """
         known = self._ordinals.get(version)
         return known[0] if known else None
 
     def stepped_ms(self, version: Version) -> int | None:
-        """Return the broker time of the Step that made a version, 0 for the starting weights. Unit: ms."""
+        """Return the broker time of the Step that made a version, 0 for the starting weights. Unit:
+        ms.
+        """
         known = self._ordinals.get(version)
         return known[1] if known else None
 
     def is_ancestor(self, version: Version) -> bool:
-        """Whether a version is on the lineage: the head, one of its ancestors, or the starting weights."""
+        """Whether a version is on the lineage: the head, one of its ancestors, or the starting
+        weights.
+        """
         if version == START:
             return True
         at = version.number - self._steps[0].ref.number if self._steps else -1
@@ -129,13 +154,15 @@ class LearnerLog:
     def take(self, offset: int, timestamp_ms: int, event: LearnerEvent) -> bool:
         """Take the next record of the run in log order; return whether it counts.
 
-        `trained` of a Step must be whole: a shell that reads a Step with `id_lists` puts the lists in first.
+        `trained` of a Step must be whole: a shell that reads a Step with `id_lists` puts the lists
+        in first.
         """
         counts = self._take(offset, timestamp_ms, event)
         if not counts:
             self.void += 1
             if event.kind in (LearnerEventKind.STEP, LearnerEventKind.CHECKPOINTED):
-                # A fenced learner's last records may stand behind the fence; a Restored can adopt them.
+                # A fenced learner's last records may stand behind the fence; a Restored can adopt
+                # them.
                 self._held[offset] = event
         return counts
 
@@ -149,8 +176,11 @@ class LearnerLog:
             return False
         if event.kind is LearnerEventKind.RESTORED:
             return self._restore(timestamp_ms, event)
-        if self._restored_epoch != self.epoch:
-            return False
+        return self._restored_epoch == self.epoch and self._take_restored(
+            offset, timestamp_ms, event
+        )
+
+    def _take_restored(self, offset: int, timestamp_ms: int, event: LearnerEvent) -> bool:
         match event.kind:
             case LearnerEventKind.STEP:
                 return self._step(offset, timestamp_ms, event)
@@ -194,7 +224,8 @@ class LearnerLog:
         return True
 
     def _is_on_lineage(self, ref: StepRef) -> bool:
-        # A checkpoint names its version by number; its own epoch may be newer than the step's (taken right at a restart).
+        # A checkpoint names its version by number; its own epoch may be newer than the step's
+        # (taken right at a restart).
         at = ref.number - self._steps[0].ref.number if self._steps else -1
         return ref.number == 0 or 0 <= at < len(self._steps)
 
@@ -235,12 +266,14 @@ class LearnerLog:
                 continue
             head, ordinal = self.head
             if ref.number <= head.number:
-                # The adopted step stands on an older version than the head: what was above is another branch.
+                # The adopted step stands on an older version than the head: what was above is
+                # another branch.
                 self._cut_after(ref.number - 1, None)
                 head, ordinal = self.head
             if ref.number != head.number + 1:
                 continue
-            # A Step that never reached the log is told by the Restored itself, which names what it trained.
+            # A Step that never reached the log is told by the Restored itself, which names what it
+            # trained.
             members = (held or event).trained
             self._append(
                 StepRef(epoch=ref.epoch, number=ref.number, ordinal=ordinal + 1, offset=ref.offset),
@@ -267,7 +300,8 @@ class LearnerLog:
                 if self.trained.get(episode) == step.ref:
                     del self.trained[episode]
         self.checkpoints = [ref for ref in self.checkpoints if ref.number <= number]
-        # What was skipped after the checkpoint was taken is void with its branch: the learner reads it again.
+        # What was skipped after the checkpoint was taken is void with its branch: the learner reads
+        # it again.
         kept = [
             skip
             for skip in self._skips

@@ -1,7 +1,8 @@
-"""The reading rule of the tool log of one episode: which Intents and Results count (design section 6).
+"""The reading rule of the tool log of one episode: which Intents and Results count (design section
+6).
 
-A Fence raises the attempt; an Intent, Result or Unknown of a lower attempt after it is void, except that an accepted
-Observation in the WAL makes the Result it names count.
+A Fence raises the attempt; an Intent, Result or Unknown of a lower attempt after it is void, except
+that an accepted Observation in the WAL makes the Result it names count.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class ToolLog:
     def take(self, offset: int, event: ToolEvent) -> bool:
         """Take the next record of the episode in log order; return whether it counts.
 
-        Of two Fences with one attempt the first counts; a Result without an Intent before it is void.
+        Of two Fences with one attempt the first counts; a Result without an Intent before it is
+        void.
         """
         if self.first_offset < 0:
             self.first_offset = offset
@@ -94,7 +96,8 @@ class ToolLog:
     def accept_result(self, offset: int) -> bool:
         """An accepted Observation names the Result at `offset`: it counts whatever its attempt.
 
-        The Observation may be read before the Result; the answer then is False and the Result counts when it comes.
+        The Observation may be read before the Result; the answer then is False and the Result
+        counts when it comes.
         """
         self._named.add(offset)
         event = self._void_results.pop(offset, None)

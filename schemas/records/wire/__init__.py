@@ -1,0 +1,1 @@
+"""Generated Avro encoders and decoders, the fast path of `schemas/codec.py`."""
