@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -138,6 +138,12 @@ class EngineKeeper:
                 )
             self._good = (folder, version)
         return report
+
+    async def score(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """Return the log-prob of each of `ids` after `prompt_ids` under the served version. Unit:
+        nats.
+        """
+        return await self._engine.score(prompt_ids, ids)
 
     async def watch(self) -> None:
         """Restart the engine whenever it is found dead; runs until cancelled."""

@@ -146,7 +146,7 @@ class Generation:
         finally:
             self._keeper.flushes.discard(self.flush)
             self._stop_timer()
-            if self.failure is not None and self._request_id:
+            if self._request_id:
                 await self._abort()
 
     async def _run(self) -> None:

@@ -267,11 +267,14 @@ class Sessions:
         session.task.add_done_callback(lambda _: self._on_over(session, generation))
         return generation
 
-    def flush(self) -> None:
-        """Commit what every turn in flight has sampled; the worker is stopping."""
+    def suspend(self) -> None:
+        """Sample no more, and commit what every turn in flight has sampled; the
+        worker is stopping.
+        """
         for session in self._open.values():
-            if session.current is not None and session.is_busy:
+            if session.current is not None and session.task is not None:
                 session.current.flush_quietly()
+                session.task.cancel()
 
     async def _opened(self, request: OpenRequest, deadline: Deadline) -> Session:
         known = self._open.pop(request.episode_id, None)

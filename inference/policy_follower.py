@@ -1,0 +1,256 @@
+"""Follows the policy's life for one worker: loads what the coordinator prepares, leaves an orphaned
+version.
+
+Consumes: policies.v1, refreshes.v1 (Prepare for this worker), learner-steps.v1. Produces:
+refreshes.v1 (Loaded, Serving, Failed). Waits for: records, in short polls, and a load inside its
+budget. Unblocked by: the coordinator's next Prepare, or a version on the learner's lineage. A load
+that failed leaves the worker at the last version it loaded whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.engine import SwapReport
+from inference.engine_keeper import EngineKeeper
+from inference.model_files import verify_version
+from schemas.deadline import Deadline
+from schemas.enums import RefreshEventKind
+from schemas.errors import Boundary, SluiceError, TransientError
+from schemas.ids import Version
+from schemas.ports import Context, Delivered, LogReader, Message
+from schemas.records.policy_version import PolicyVersion
+from schemas.records.refresh_event import RefreshEvent
+from schemas.rules.lineage import LearnerLog
+from schemas.topics import LEARNER_STEPS, POLICIES, REFRESHES
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.5
+_RECORDS_MAX = 1000
+_SEND_MS = 10_000
+_READ_MS = 10_000
+_PROBE_PROMPT, _PROBE_IDS = (1, 2, 3, 4), (5, 6, 7)
+_ORPHANED = "orphaned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A version that this worker is to serve."""
+
+    version: Version
+    digest: str
+
+
+class PolicyFollower:
+    """Keeps the engine of one worker at a version that may be served."""
+
+    def __init__(
+        self,
+        context: Context,
+        keeper: EngineKeeper,
+        *,
+        inflight: Callable[[], int],
+        on_change: Callable[[str], Awaitable[None]],
+        refresh_timeout_s: float,
+        checks_files: bool = True,
+    ) -> None:
+        """`on_change` is given a sentence whenever the served version or its state changes.
+
+        `checks_files` is off for the scripted engine only, which loads nothing.
+        """
+        self._context = context
+        self._keeper = keeper
+        self._inflight = inflight
+        self._on_change = on_change
+        self._refresh_timeout_s = refresh_timeout_s
+        self._checks_files = checks_files
+        self._policies: dict[Version, PolicyVersion] = {}
+        self._learner = LearnerLog()
+        self._target: Target | None = None
+        self._doubtful = False
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        starts = self._context.starts
+        reader = self._context.consumers.reader(
+            {t: dict(starts.get(t.name, {})) for t in (POLICIES, LEARNER_STEPS, REFRESHES)}
+        )
+        try:
+            while True:
+                for message in await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S):
+                    self.take(message)
+                if self._doubtful:
+                    await self._leave_orphan(reader)
+                if self._target is not None:
+                    await self._refresh(reader)
+        finally:
+            await reader.close()
+
+    def take(self, message: Message) -> None:
+        """Take one record of the three topics; what cannot be read is the sink's to bury."""
+        if not isinstance(message, Delivered) or message.record.run_id != self._context.run_id:
+            return
+        record = message.record
+        if isinstance(record, PolicyVersion):
+            self._policies[Version(record.epoch, record.number)] = record
+        elif isinstance(record, RefreshEvent):
+            self._take_prepare(record)
+        elif self._learner.take(message.offset, message.timestamp_ms, record):
+            self._doubtful = True
+
+    def _take_prepare(self, event: RefreshEvent) -> None:
+        for_us = event.worker_id == self._context.worker_id and event.incarnation in (
+            "",
+            self._context.incarnation,
+        )
+        if event.kind is RefreshEventKind.PREPARE and for_us:
+            self._target = Target(version=Version(event.epoch, event.number), digest=event.digest)
+
+    async def _refresh(self, reader: LogReader) -> None:
+        target, self._target = self._target, None
+        assert target is not None, "called only with a target"
+        if target.version == self._keeper.version:
+            await self._tell(RefreshEventKind.SERVING, target)
+            return
+        began_us = self._context.clock.now_us()
+        try:
+            await self._must_be_on_lineage(reader, target.version)
+            await self._load(target, began_us)
+        except SluiceError as error:
+            _LOG.error("version %s could not be loaded: %s", target.version, error)
+            await self._tell(RefreshEventKind.FAILED, target, detail=str(error))
+            await self._on_change(f"version {target.version} failed to load")
+
+    async def _load(self, target: Target, began_us: int) -> None:
+        policy = self._policies.get(target.version)
+        if policy is None:
+            raise TransientError(
+                f"version {target.version} is not in policies", hint="it was prepared too early"
+            )
+        digest = target.digest or policy.digest
+        folder = Path(policy.location)
+        if self._checks_files:
+            await asyncio.to_thread(verify_version, folder, manifest=policy.manifest, digest=digest)
+        fetch_us = self._context.clock.now_us() - began_us
+        inflight = self._inflight()
+        report = await self._swap(folder, target.version)
+        await self._tell(
+            RefreshEventKind.LOADED, target, report=report, fetch_us=fetch_us, inflight=inflight
+        )
+        await self._probe(target.version)
+        await self._tell(
+            RefreshEventKind.SERVING, target, report=report, fetch_us=fetch_us, inflight=inflight
+        )
+        await self._on_change("")
+
+    async def _swap(self, folder: Path, version: Version) -> SwapReport:
+        try:
+            async with asyncio.timeout(self._refresh_timeout_s):
+                return await self._keeper.swap(folder, version)
+        except TimeoutError as error:
+            # Half loaded is not loaded: the engine starts anew at the last whole version.
+            await self._keeper.stop()
+            raise TransientError(
+                f"loading {version} took longer than {self._refresh_timeout_s:.0f} s",
+                boundary=Boundary.ENGINE,
+                hint="raise inference.refresh_timeout_s, or look at the disk",
+            ) from error
+
+    async def _probe(self, version: Version) -> None:
+        """Refuse weights that give no finite log-prob; the reference itself is checked before
+        publication.
+        """
+        values = await self._keeper.score(_PROBE_PROMPT, _PROBE_IDS)
+        if len(values) != len(_PROBE_IDS) or not all(map(math.isfinite, values)):
+            await self._keeper.stop()
+            raise TransientError(
+                f"version {version} gives log-probs {values} on the probe",
+                boundary=Boundary.ENGINE,
+                hint="the weights are damaged or diverged; the learner's last steps say more",
+            )
+
+    async def _must_be_on_lineage(self, reader: LogReader, version: Version) -> None:
+        if not self._learner.is_ancestor(version):
+            await self._catch_up(reader)
+        if not self._learner.is_ancestor(version):
+            raise TransientError(
+                f"no Step that counts has made version {version}",
+                boundary=Boundary.INSIDE,
+                hint="its learner was fenced, or died before its Step",
+            )
+
+    async def _leave_orphan(self, reader: LogReader) -> None:
+        """Load an ancestor before anything more is sampled, when the served version is none."""
+        self._doubtful = False
+        if self._learner.is_ancestor(self._keeper.version):
+            self._keeper.release(_ORPHANED)
+            return
+        await self._catch_up(reader)
+        if self._learner.is_ancestor(self._keeper.version):
+            return
+        self._keeper.hold(_ORPHANED)
+        known = [v for v in self._policies if self._learner.is_ancestor(v)]
+        await self._on_change(f"version {self._keeper.version} is orphaned")
+        if not known:
+            self._doubtful = True
+            return
+        newest = max(known, key=lambda v: v.number)
+        self._target = Target(version=newest, digest=self._policies[newest].digest)
+        await self._refresh(reader)
+        self._doubtful = not self._learner.is_ancestor(self._keeper.version)
+        if not self._doubtful:
+            self._keeper.release(_ORPHANED)
+
+    async def _catch_up(self, reader: LogReader) -> None:
+        """Read learner-steps and policies past ends sampled now: what is still missing then is not
+        there yet.
+        """
+        ends = {
+            (topic.name, partition): end
+            for topic in (LEARNER_STEPS, POLICIES)
+            for partition, end in (await reader.ends(topic)).items()
+        }
+        now_ms = self._context.clock.monotonic_ms()
+        deadline = Deadline.after(_READ_MS, now_ms=now_ms, waiting_for="reading learner-steps")
+        for message in await reader.read_to(ends, deadline=deadline):
+            self.take(message)
+
+    async def _tell(
+        self,
+        kind: RefreshEventKind,
+        target: Target,
+        *,
+        report: SwapReport | None = None,
+        fetch_us: int = 0,
+        inflight: int = 0,
+        detail: str = "",
+    ) -> None:
+        event = RefreshEvent(
+            run_id=self._context.run_id,
+            worker_id=self._context.worker_id,
+            incarnation=self._context.incarnation,
+            kind=kind,
+            epoch=target.version.epoch,
+            number=target.version.number,
+            digest=target.digest,
+            fetch_us=fetch_us,
+            pause_us=report.pause_us if report else 0,
+            load_us=report.load_us if report else 0,
+            inflight=inflight,
+            detail=detail,
+            at_us=self._context.clock.now_us(),
+            writer_id=self._context.worker_id,
+        )
+        now_ms = self._context.clock.monotonic_ms()
+        deadline = Deadline.after(_SEND_MS, now_ms=now_ms, waiting_for=f"{kind.value} of a refresh")
+        try:
+            await self._context.producer.send(REFRESHES, event, deadline=deadline)
+        except SluiceError as error:
+            # The worker's own state carries the version too; the coordinator asks again after its
+            # deadline.
+            _LOG.warning("%s of %s was not acknowledged: %s", kind.value, target.version, error)
