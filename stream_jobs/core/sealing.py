@@ -1,0 +1,244 @@
+"""The Trajectory of an ended episode, and the payload that goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from schemas.enums import (
+    DropReason,
+    PayloadContent,
+    RewardSource,
+    Termination,
+    TokenKind,
+    ToolExit,
+    VersionSwitch,
+)
+from schemas.errors import PoisonRecordError
+from schemas.ids import RunId, Version, WorkerId
+from schemas.packing import crc32c, pack_heavy, unpack_floats, unpack_spans, unpack_timing
+from schemas.records.parts import ChunkRef
+from schemas.records.payload_chunk import PayloadChunk
+from schemas.records.task import Task
+from schemas.records.trajectory import Trajectory
+from schemas.rules.tools import ToolLog
+from schemas.rules.wal import EpisodeWal, Piece
+from schemas.topics import CHUNK_BYTES_MAX
+from stream_jobs.core.assembly import Assembly, Judged
+from stream_jobs.core.heavy import join
+from stream_jobs.core.outcome import Outcome, outcome_of
+
+SIBLING_BRANCH = "sibling_branch"
+"""Mask reason of action tokens that a fork cut off: accepted, and trained on no main line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealRules:
+    """Who seals, and by which rules."""
+
+    run_id: RunId
+    worker_id: WorkerId
+    fault_reward: float
+    switch: VersionSwitch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A Trajectory that lacks only the positions of its chunks, and the chunks."""
+
+    trajectory: Trajectory
+    chunks: tuple[PayloadChunk, ...]
+
+    def placed(self, places: Sequence[tuple[int, int]]) -> Trajectory:
+        """Return the Trajectory with (partition, offset) of each chunk."""
+        refs = tuple(
+            ChunkRef(
+                partition=partition, offset=offset, length=len(chunk.body), crc32c=chunk.crc32c
+            )
+            for chunk, (partition, offset) in zip(self.chunks, places, strict=True)
+        )
+        return replace(self.trajectory, chunks=refs)
+
+
+def seal(
+    assembly: Assembly,
+    task: Task | None,
+    *,
+    registry: Mapping[Version, str],
+    rules: SealRules,
+    at_us: int,
+) -> Sealed:
+    """Seal an episode with a final Ended. task: None when its frame could not be decoded: the gate names what lacks."""
+    life = assembly.life
+    issued, final = life.issued_mark, life.final_mark
+    assert issued is not None and final is not None
+    ended = final.event
+    wal = assembly.wal.ended_at(ended.wal_position)
+    joined = join(wal.pieces)
+    judged = assembly.verdict
+    outcome = _with_defect(
+        outcome_of(
+            ended.stop_cause,
+            judged.result if judged else None,
+            fault_reward=rules.fault_reward,
+        ),
+        joined.defect or _wrong_verifier(judged, task),
+    )
+    blob = (
+        pack_heavy(joined.heavy) if len(joined.heavy.logprobs) == 4 * joined.heavy.tokens else b""
+    )
+    oldest = joined.spans[0] if joined.spans else None
+    first = _first_action(wal)
+    temperature, top_p, top_k = _sampling(first, task)
+    tokenizer, template, tools = _digests(assembly.digests)
+    event = issued.event
+    trajectory = Trajectory(
+        run_id=rules.run_id,
+        episode_id=assembly.episode_id,
+        group_id=event.group_id,
+        task_id=event.task_id,
+        ordinal=event.ordinal,
+        member=event.member,
+        group_size=event.group_size,
+        purpose=event.purpose,
+        environment=task.environment if task else "",
+        stream=task.stream if task else "",
+        attempt=ended.attempt,
+        policy_digest=registry.get(Version(oldest.epoch, oldest.number), "") if oldest else "",
+        tokenizer_digest=tokenizer,
+        template_digest=template,
+        tool_schema_digest=tools,
+        environment_digest=task.environment_digest if task else "",
+        verifier_digest=task.verifier_digest if task else "",
+        version_switch=rules.switch,
+        spans=joined.spans,
+        oldest_epoch=oldest.epoch if oldest else 0,
+        oldest_number=oldest.number if oldest else 0,
+        termination=outcome.termination,
+        stop_cause=ended.stop_cause,
+        verdict_code=outcome.verdict_code,
+        reward=outcome.reward,
+        reward_components=outcome.components,
+        reward_source=outcome.source,
+        attribution=outcome.attribution,
+        tokens=joined.heavy.tokens,
+        action_tokens=joined.action_tokens,
+        prompt_tokens=joined.prompt_tokens,
+        observation_tokens=joined.observation_tokens,
+        masked=_masked(wal),
+        superseded_tokens=wal.superseded_action_tokens,
+        turns=ended.turns,
+        tool_calls=ended.tool_calls,
+        tool_errors=_tool_errors(assembly.tools),
+        payload_length=len(blob),
+        payload_crc32c=crc32c(blob),
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        tokens_first=wal.first_offset,
+        tokens_end=wal.last_offset,
+        ended_offset=final.offset,
+        verdict_offset=judged.offset if judged else -1,
+        issued_us=issued.timestamp_ms * 1000,
+        first_token_us=_first_token_us(first),
+        ended_us=final.timestamp_ms * 1000,
+        verified_us=judged.timestamp_ms * 1000 if judged else 0,
+        at_us=at_us,
+        writer_id=rules.worker_id,
+    )
+    return Sealed(trajectory=trajectory, chunks=_chunks(trajectory, blob))
+
+
+def oldest_version(assembly: Assembly) -> Version | None:
+    """Return the version of the first action token, or None when nothing was sampled or its spans are damaged."""
+    first = _first_action(assembly.wal)
+    if first is None:
+        return None
+    try:
+        spans = unpack_spans(first.commit.spans)
+    except ValueError:
+        return None
+    except PoisonRecordError:
+        return None
+    return spans[0].version if spans else None
+
+
+def _first_action(wal: EpisodeWal) -> Piece | None:
+    return next((piece for piece in wal.pieces if piece.kind is TokenKind.ACTION), None)
+
+
+def _with_defect(outcome: Outcome, defect: str) -> Outcome:
+    if not defect:
+        return outcome
+    # Not the policy's doing: the gate reads the reason here, and nothing of it is trained.
+    return replace(
+        outcome,
+        termination=Termination.INFRASTRUCTURE_ERROR,
+        reward=None,
+        source=RewardSource.NONE,
+        attribution=defect,
+    )
+
+
+def _wrong_verifier(judged: Judged | None, task: Task | None) -> str:
+    if judged is None or task is None or judged.result.verifier_digest == task.verifier_digest:
+        return ""
+    return f"{DropReason.VERSION_MISMATCH}: the verdict at {judged.offset} is by another verifier than the task names"
+
+
+def _chunks(trajectory: Trajectory, blob: bytes) -> tuple[PayloadChunk, ...]:
+    parts = [blob[at : at + CHUNK_BYTES_MAX] for at in range(0, len(blob), CHUNK_BYTES_MAX)]
+    return tuple(
+        PayloadChunk(
+            run_id=trajectory.run_id,
+            episode_id=trajectory.episode_id,
+            group_id=trajectory.group_id,
+            content=PayloadContent.TRAJECTORY_TOKENS,
+            part=part,
+            parts=len(parts),
+            body=body,
+            crc32c=crc32c(body),
+            at_us=trajectory.at_us,
+            writer_id=trajectory.writer_id,
+        )
+        for part, body in enumerate(parts)
+    )
+
+
+def _digests(text: str) -> tuple[str, str, str]:
+    parts = [*text.split(), "", "", ""]
+    return parts[0], parts[1], parts[2]
+
+
+def _sampling(first: Piece | None, task: Task | None) -> tuple[float, float, int]:
+    try:
+        resolved = unpack_floats(first.commit.sampling) if first else ()
+    except PoisonRecordError:
+        resolved = ()
+    if len(resolved) >= 3:
+        return float(resolved[0]), float(resolved[1]), int(resolved[2])
+    if task is not None:
+        return task.temperature, task.top_p, task.top_k
+    return 1.0, 1.0, 0
+
+
+def _first_token_us(first: Piece | None) -> int:
+    if first is None:
+        return 0
+    try:
+        return unpack_timing(first.commit.timing).first_token_us
+    except PoisonRecordError:
+        return first.commit.at_us
+
+
+def _masked(wal: EpisodeWal) -> dict[str, int]:
+    if not wal.sibling_action_tokens:
+        return {}
+    return {SIBLING_BRANCH: wal.sibling_action_tokens}
+
+
+def _tool_errors(tools: ToolLog) -> int:
+    return sum(
+        call.result is None or call.result.exit_class is not ToolExit.OK
+        for call in tools.calls.values()
+    )

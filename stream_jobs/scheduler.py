@@ -1,0 +1,414 @@
+"""The rollout scheduler: issues groups inside the lag bound, leases their episodes to environment workers, ends the run.
+
+Consumes: `tasks`, `episodes`, `gate-decisions`, `trajectories`, `learner-steps`, `workers`, `control`, and at the end
+`gated`. Produces: `episodes` (SchedulerFence, Issued, Leased, PauseRequested, Resumed, Abandoned) and `control`
+(Draining, EndOfStream).
+Waits for: tasks, seats at environment workers, freed capacity (a decision, a Skipped or a Step), the end of leases; at
+the end for the last decisions and for Closed. Unblocked by: the records that say so; every other wait has a deadline.
+
+What it knows is the log: each round writes its commands, waits for their acknowledgements and reads them back before it
+decides again. After an unknown outcome it claims a new epoch, which settles what was written.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from producers.metrics import Metrics
+from producers.presence import Presence
+from schemas import topics
+from schemas.codec import Codec
+from schemas.enums import ControlKind, Role, StopCause, WorkerStatus
+from schemas.errors import TransientError, UnknownOutcomeError
+from schemas.ports import Context, Delivered, Message
+from schemas.records.control_event import ControlEvent
+from schemas.records.episode_event import EpisodeEvent
+from schemas.records.gate_decision import GateDecision
+from schemas.records.learner_event import LearnerEvent
+from schemas.records.parts import LogEnd
+from schemas.records.task import Task
+from schemas.records.trajectory import Trajectory
+from schemas.records.worker_state import WorkerState
+from schemas.rules.episodes import Floors
+from schemas.topics import CONTROL, EPISODES, GATED, TASKS, TOKENS, TOOL_EVENTS
+from stream_jobs.core.issue import (
+    BeginDraining,
+    Command,
+    EndStream,
+    GiveLease,
+    GiveUp,
+    IssueGroup,
+    IssueRules,
+    RequestPause,
+    Round,
+    decide,
+)
+from stream_jobs.core.leases import LeaseLimits
+from stream_jobs.core.ledger import LEASE_EXPIRED, Ledger
+from stream_jobs.leadership import Leadership
+from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
+from stream_jobs.settings import SchedulerSettings
+
+_LOG = logging.getLogger("sluice.scheduler")
+_READS = (
+    topics.TASKS,
+    topics.EPISODES,
+    topics.GATE_DECISIONS,
+    topics.TRAJECTORIES,
+    topics.LEARNER_STEPS,
+    topics.WORKERS,
+    topics.CONTROL,
+)
+_RECORDS_MAX = 5_000
+_REPORT_MS = 1_000
+_EXPIRY_LOOK_MS = 250
+
+
+async def run(context: Context, settings: SchedulerSettings, *, codec: Codec) -> None:
+    """Schedule until the run is closed or the process is asked to stop.
+
+    Raises FencedError when a newer scheduler took over, TransientError when the end of the run passes its deadline.
+    """
+    await RolloutScheduler(context, settings, codec).run()
+
+
+def rules_of(settings: SchedulerSettings) -> IssueRules:
+    """Return the numbers that the core needs."""
+    return IssueRules(
+        batch=settings.batch,
+        eta=settings.eta,
+        max_concurrent=settings.max_concurrent,
+        steps=settings.steps,
+        drain_ms=int(settings.drain_s * 1000),
+        group_deadline_ms=int(settings.group_deadline_s * 1000),
+        retries_max={
+            StopCause.ENVIRONMENT_ERROR.value: settings.environment_errors_max,
+            StopCause.INFRASTRUCTURE_ERROR.value: settings.infrastructure_errors_max,
+            LEASE_EXPIRED: settings.expired_leases_max,
+        },
+        retry_delay_ms=int(settings.retry_delay_s * 1000),
+        pause_iterations_max=settings.pause_iterations_max,
+    )
+
+
+class RolloutScheduler:
+    """See the module."""
+
+    def __init__(self, context: Context, settings: SchedulerSettings, codec: Codec) -> None:
+        self._context = context
+        self._settings = settings
+        self._codec = codec
+        self._rules = rules_of(settings)
+        self._gone_ms = int(settings.worker_gone_s * 1000)
+        self.ledger = Ledger(
+            context.run_id,
+            worker_gone_ms=self._gone_ms,
+            limits=LeaseLimits(
+                request_deadline_ms=int(settings.request_deadline_s * 1000),
+                call_max_ms=int(settings.call_max_s * 1000),
+            ),
+        )
+        self._presence = Presence(context, Role.SCHEDULER, "", 0)
+        self._metrics = Metrics(context)
+        self._log: RunLog
+        self._leadership: Leadership
+        self._partitions = 0
+        self._stops_after = 0
+        self._reported_ms = 0
+        self._looked_ms = 0
+        self._standing = ""
+
+    async def run(self) -> None:
+        """Follow the log; claim the lead when nobody has it; lead; end."""
+        context = self._context
+        self._partitions = await episode_partitions(context)
+        self._log = RunLog(
+            context,
+            Role.SCHEDULER,
+            await all_starts(context, _READS),
+            deadline_ms=int(self._settings.bus_deadline_s * 1000),
+        )
+        self._leadership = Leadership(
+            context, self._log, self.ledger, self._take, gone_ms=self._gone_ms
+        )
+        try:
+            self._take(await self._log.read_past(dict.fromkeys(_READS)))
+            self._stops_after = self.ledger.control.stop_offset or -1
+            while not self._is_over():
+                await self._follow()
+                if not self._is_over() and await self._leadership.claim(self._partitions):
+                    await self._lead()
+        except UnknownOutcomeError:
+            raise
+        finally:
+            await self._presence.announce(WorkerStatus.STOPPED)
+            await self._log.close()
+
+    def _is_over(self) -> bool:
+        if self._context.stop.is_set() or self.ledger.learner.closed is not None:
+            return True
+        stop = self.ledger.control.stop_offset
+        # A Stop that was there when this process started belongs to the part of the run that was resumed.
+        return stop is not None and stop > self._stops_after
+
+    async def _follow(self) -> None:
+        await self._presence.announce(WorkerStatus.READY, detail="standby")
+        clock = self._context.clock
+        while not self._is_over() and not self._leadership.is_vacant(now_ms=clock.monotonic_ms()):
+            self._take(
+                await self._log.poll(records_max=_RECORDS_MAX, timeout_s=self._settings.poll_s)
+            )
+
+    async def _lead(self) -> None:
+        await self._presence.announce(WorkerStatus.READY, detail="leads")
+        while not self._is_over():
+            messages = await self._log.poll(
+                records_max=_RECORDS_MAX, timeout_s=self._settings.poll_s
+            )
+            self._take(messages)
+            await self._expire_leases()
+            self._leadership.check()
+            clock = self._context.clock
+            done = decide(
+                self.ledger,
+                self._rules,
+                now_ms=clock.monotonic_ms(),
+                wall_ms=clock.now_us() // 1000,
+            )
+            self._report(done)
+            try:
+                await self._obey(done.commands)
+            except UnknownOutcomeError as error:
+                _LOG.warning("%s: claims a new epoch, which settles it", error)
+                await self._context.producer.renew()
+                self._take(await self._log.read_past(dict.fromkeys(_READS)))
+                return
+            self._check_deadlines()
+
+    def _take(self, messages: list[Message]) -> None:
+        clock = self._context.clock
+        now_ms, wall_ms = clock.monotonic_ms(), clock.now_us() // 1000
+        ledger = self.ledger
+        for message in delivered(messages):
+            offset, at_ms = message.offset, message.timestamp_ms
+            match message.record:
+                case EpisodeEvent() as event:
+                    ledger.take_episode(message.partition, offset, at_ms, event, read_at_ms=now_ms)
+                case Task() as task:
+                    ledger.take_task(task)
+                case GateDecision() as decision:
+                    ledger.take_decision(decision)
+                case Trajectory() as trajectory:
+                    ledger.take_trajectory(trajectory)
+                case LearnerEvent() as learner_event:
+                    ledger.take_learner(offset, at_ms, learner_event)
+                case WorkerState() as state:
+                    seen_ms = now_ms - max(0, wall_ms - at_ms)
+                    ledger.take_worker(state, seen_ms=seen_ms)
+                    self._leadership.schedulers.take(state, seen_ms=seen_ms)
+                case ControlEvent() as control_event:
+                    ledger.take_control(offset, at_ms, control_event)
+                case _:
+                    pass
+
+    async def _expire_leases(self) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        if now_ms - self._looked_ms < _EXPIRY_LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        partitions = self.ledger.overdue(now_ms=now_ms)
+        if partitions:
+            self._take(await self._log.read_past({EPISODES: partitions}))
+            expired = self.ledger.expire(partitions, sampled_at_ms=now_ms)
+            if expired:
+                _LOG.warning("%d leases ran out", expired)
+
+    async def _obey(self, commands: tuple[Command, ...]) -> None:
+        if not commands:
+            return
+        records = await self._records(commands)
+        acked = await self._send([(EPISODES, record) for record in records])
+        if any(isinstance(command, BeginDraining) for command in commands):
+            acked |= await self._send([(CONTROL, self._control(ControlKind.DRAINING))])
+        if any(isinstance(command, EndStream) for command in commands):
+            acked |= await self._send([(CONTROL, await self._end_of_stream())])
+        self._take(await self._log.read_to(acked))
+
+    async def _records(self, commands: tuple[Command, ...]) -> list[EpisodeEvent]:
+        author = self._leadership.author
+        assert author is not None
+        floors = await self._first_floors(commands)
+        at_us = self._context.clock.now_us()
+        records: list[EpisodeEvent] = []
+        for command in commands:
+            match command:
+                case IssueGroup():
+                    ordinal = self.ledger.learner.surviving_ordinal
+                    records += author.issued(command, ordinal=ordinal, at_us=at_us)
+                case GiveLease():
+                    known = command.rollout.life.floors
+                    records += author.leased(
+                        command,
+                        lease_ms=self._settings.lease_ms,
+                        floors=known or floors[command.rollout.group.partition],
+                        frame=self._codec.encode(TASKS, command.task),
+                        at_us=at_us,
+                    )
+                case RequestPause():
+                    records.append(author.pause_requested(command, at_us=at_us))
+                case GiveUp():
+                    _LOG.info(
+                        "gives up %s (%s): %s",
+                        command.rollout.episode_id,
+                        command.reason,
+                        command.detail,
+                    )
+                    records.append(author.abandoned(command, at_us=at_us))
+                case BeginDraining() | EndStream():
+                    pass
+        return records
+
+    async def _first_floors(self, commands: tuple[Command, ...]) -> dict[int, Floors]:
+        # Read just before the first lease is written: no record of these episodes can lie below.
+        partitions = {
+            command.rollout.group.partition
+            for command in commands
+            if isinstance(command, GiveLease) and command.rollout.life.floors is None
+        }
+        if not partitions:
+            return {}
+        tokens = await self._log.reader.ends(TOKENS, partitions)
+        tools = await self._log.reader.ends(TOOL_EVENTS, partitions)
+        return {p: Floors(tokens=tokens[p], tool_events=tools[p]) for p in partitions}
+
+    async def _send(
+        self, records: list[tuple[topics.Topic[Any], Any]]
+    ) -> dict[tuple[str, int], int]:
+        """Write records and return how far each partition must be read to see them again."""
+        if not records:
+            return {}
+        topic = records[0][0]
+        pending = [self._context.producer.offer(topic, record) for topic, record in records]
+        acks = await settled(
+            pending,
+            clock_ms=self._context.clock.monotonic_ms(),
+            deadline=self._log.deadline(f"acknowledgements of {topic.name}"),
+        )
+        ends: dict[tuple[str, int], int] = {}
+        unplaced: set[int] = set()
+        for ack in acks:
+            place = (topic.name, ack.partition)
+            if ack.offset is None:
+                unplaced.add(ack.partition)
+            else:
+                ends[place] = max(ends.get(place, 0), ack.offset + 1)
+        if unplaced:
+            found = await self._log.reader.ends(topic, unplaced)
+            ends |= {(topic.name, partition): end for partition, end in found.items()}
+        return ends
+
+    def _control(self, kind: ControlKind, **fields: Any) -> ControlEvent:
+        author = self._leadership.author
+        assert author is not None
+        return author.control(kind, at_us=self._context.clock.now_us(), **fields)
+
+    async def _end_of_stream(self) -> ControlEvent:
+        counts = self.ledger.counts
+        ends = await self._gated_ends(counts.admitted)
+        _LOG.info("every issued episode is settled: %s", counts)
+        return self._control(
+            ControlKind.END_OF_STREAM,
+            ends=tuple(
+                LogEnd(topic=GATED.name, partition=partition, offset=end)
+                for partition, end in sorted(ends.items())
+            ),
+            counts={
+                "issued": counts.issued,
+                "admitted": counts.admitted,
+                "dropped": counts.dropped,
+                "abandoned": counts.abandoned,
+                "evaluated": counts.evaluated,
+            },
+        )
+
+    async def _gated_ends(self, admitted: int) -> dict[int, int]:
+        """Return end offsets of `gated` below which every admitted episode stands."""
+        starts = await all_starts(self._context, [GATED])
+        log = RunLog(
+            self._context,
+            Role.SCHEDULER,
+            starts,
+            deadline_ms=int(self._settings.bus_deadline_s * 1000),
+        )
+        deadline = self._log.deadline(f"gated records of {admitted} admitted episodes")
+        seen: set[str] = set()
+        try:
+            while True:
+                ends = dict(await log.reader.ends(GATED))
+                read = await log.read_to({(GATED.name, p): end for p, end in ends.items()})
+                seen |= {m.record.episode_id for m in read if isinstance(m, Delivered)}
+                if len(seen) >= admitted:
+                    return ends
+                if deadline.is_over(now_ms=self._context.clock.monotonic_ms()):
+                    raise TransientError(
+                        f"gave up on {deadline.waiting_for}: {len(seen)} are there",
+                        hint="is a gate running? it writes them when it owns their partitions",
+                    )
+                seen |= {
+                    m.record.episode_id
+                    for m in await log.poll(
+                        records_max=_RECORDS_MAX, timeout_s=self._settings.poll_s
+                    )
+                    if isinstance(m, Delivered)
+                }
+        finally:
+            await log.close()
+
+    def _check_deadlines(self) -> None:
+        control = self.ledger.control
+        if control.draining_since_ms is None:
+            return
+        waited_s = self._context.clock.now_us() / 1e6 - control.draining_since_ms / 1e3
+        ended = control.end_of_stream is not None
+        limit_s = self._settings.drain_s + self._settings.end_deadline_s
+        limit_s += self._settings.closed_deadline_s if ended else 0
+        if waited_s <= limit_s:
+            return
+        if ended:
+            raise TransientError(
+                "the learner did not write Closed after EndOfStream",
+                hint="is the learner running? its log says what it waits for",
+            )
+        pending = [rollout.episode_id for rollout in self.ledger.rollouts()]
+        raise TransientError(
+            f"{len(pending)} episodes are not settled {limit_s:.0f} s after Draining: {pending[:20]}",
+            hint="the gate decides those with a Trajectory, the assembler seals those that ended",
+        )
+
+    def _report(self, done: Round) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        standing = f"{done.standing}: {done.reason}"
+        if done.standing != self._standing:
+            self._standing = done.standing
+            level = logging.WARNING if done.standing.is_stalled else logging.INFO
+            _LOG.log(level, "%s", standing)
+        if now_ms - self._reported_ms < _REPORT_MS:
+            return
+        self._reported_ms = now_ms
+        observe = self._metrics.observe
+        observe("scheduler_leased_episodes", float(done.leased), "episodes")
+        observe("scheduler_waiting_episodes", float(done.waiting), "episodes")
+        observe("scheduler_paused_episodes", float(done.paused), "episodes")
+        observe("scheduler_held_episodes", float(self.ledger.held), "episodes")
+        observe("scheduler_capacity_episodes", float(done.capacity), "episodes")
+        observe(
+            "scheduler_settled_cursor_tasks", float(self.ledger.closed.lowest_open - 1), "tasks"
+        )
+        observe(
+            "scheduler_stalled_state",
+            float(done.standing.is_stalled),
+            "state",
+            standing=done.standing.value,
+            reason=done.reason[:120],
+        )
