@@ -45,7 +45,8 @@ from environments.core.episode_events import (
 )
 from environments.core.episode_state import Episode, Phase
 from environments.core.episode_tools import at_tool, next_call
-from environments.ports import CallTools, Continue, Done
+from environments.core.tool_text import read_reply
+from environments.ports import CallTools, Continue, Done, Reply
 from schemas.enums import StopCause
 from schemas.errors import InvariantError
 
@@ -199,10 +200,19 @@ def _next_turn(episode: Episode, now_ms: int) -> Next:
     if episode.past:
         turn, *rest = episode.past
         replayed = replace(episode, past=tuple(rest), branch=turn.branch)
-        return _take_reply(replayed, turn.reply.tokens, ActOn(reply=turn.reply))
+        reply = _as_handed_out(episode, turn.reply)
+        return _take_reply(replayed, reply.tokens, ActOn(reply=reply))
     if 0 < budgets.seconds_max * 1000 <= now_ms - episode.began_ms:
         return _truncate(episode, f"{budgets.seconds_max} s of wall clock")
     return _ask(episode)
+
+
+def _as_handed_out(episode: Episode, reply: Reply) -> Reply:
+    """Return a replayed reply with its calls read, as the gateway did when tools were announced."""
+    if not any(tool.announced for tool in episode.tools):
+        return reply
+    text, calls = read_reply(reply.text)
+    return replace(reply, text=text, tool_calls=calls)
 
 
 def _truncate(episode: Episode, budget: str) -> Next:
