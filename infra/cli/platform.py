@@ -11,6 +11,7 @@ import click
 from infra.cli.output import json_option, show_json, show_table
 from infra.platform import commands
 from infra.platform.settings import PlatformSettings, platform_settings
+from infra.platform.status import PlatformStatus
 from infra.setup.places import find_places
 
 
@@ -119,7 +120,7 @@ def _word(ok: bool, is_required: bool) -> str:
     return "NO" if is_required else "no"
 
 
-def _show_status(now: commands.PlatformStatus) -> None:
+def _show_status(now: PlatformStatus) -> None:
     rows = []
     for one in now.services:
         since = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def _counts(value: dict[str, int]) -> str:
     return ", ".join(f"{k} {v}" for k, v in value.items()) or "0"
 
 
-def _show(summary: dict[str, Any], folder: Path) -> None:
+def _show(summary: Mapping[str, Any], folder: Path) -> None:
     lines = [
         ("run", f"{summary['name']} {summary['run_id']}"),
         ("steps", f"{summary['steps']} in {summary['wall_s']} s"),

@@ -12,7 +12,6 @@ from typing import Any
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
-
 from infra.clock import MachineClock
 from infra.platform.commands import status
 from infra.platform.settings import platform_settings

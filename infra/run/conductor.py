@@ -28,6 +28,8 @@ from infra.run.report import render
 from infra.run.roles import ROLES, count_of
 from infra.run.summary import summarise
 from infra.settings import RunSettings
+from infra.setup.extensions import learner_environ
+from infra.setup.places import find_places
 from schemas.enums import ControlKind
 from schemas.errors import SluiceError
 from schemas.ports import Delivered, LogReader
@@ -102,7 +104,7 @@ async def conduct(
         run_folder=folder.root,
         logs=folder.logs,
         restarts_max=settings.run.restarts_max,
-        environment=os.environ,
+        environment={**os.environ, **learner_environ(find_places(os.environ))},
     )
     history, reader = open_history(doors, start)
     interrupted = asyncio.Event()

@@ -24,9 +24,8 @@ class RoleSpec:
     """module:function of `async run(context, settings, ...)`."""
     counted: bool = False
     """Whether `[processes]` says how many run; else one does."""
-    needs_codec: bool = False
-    """Whether its function takes `codec=`: it reads records that stand framed inside others."""
-    bus_listens: bool = True
+    extras: tuple[str, ...] = ()
+    """What its function takes besides context and settings; `infra/run/worker.py` knows each."""
 
     @property
     def name(self) -> str:
@@ -46,7 +45,7 @@ ROLES: Mapping[str, RoleSpec] = {
     spec.name: spec
     for spec in (
         RoleSpec(
-            role=Role.LEARNER, section="learner", entry="learner.trainer:run", needs_codec=True
+            role=Role.LEARNER, section="learner", entry="learner.trainer:run", extras=("codec",)
         ),
         RoleSpec(
             role=Role.INFERENCE, section="inference", entry="inference.worker:run", counted=True
@@ -58,38 +57,48 @@ ROLES: Mapping[str, RoleSpec] = {
             section="scheduler",
             entry="stream_jobs.scheduler:run",
             counted=True,
-            needs_codec=True,
+            extras=("codec",),
         ),
         RoleSpec(
             role=Role.ENVIRONMENT,
             section="environment",
             entry="environments.worker:run",
             counted=True,
-            needs_codec=True,
+            extras=("codec",),
         ),
         RoleSpec(
             role=Role.VERIFIER,
             section="verifier",
             entry="verifier.worker:run",
             counted=True,
-            needs_codec=True,
+            extras=("codec",),
         ),
         RoleSpec(
             role=Role.ASSEMBLER,
             section="assembler",
             entry="stream_jobs.assembler:run",
             counted=True,
-            needs_codec=True,
+            extras=("codec",),
         ),
         RoleSpec(
             role=Role.GATE,
             section="gate",
             entry="stream_jobs.gate:run",
             counted=True,
-            needs_codec=True,
+            extras=("codec",),
         ),
-        RoleSpec(role=Role.LAG_AGE, section="lag_age", entry="stream_jobs.lag_age:run"),
-        RoleSpec(role=Role.SINK, section="sink", entry="stream_jobs.sink:run"),
+        RoleSpec(
+            role=Role.LAG_AGE,
+            section="lag_age",
+            entry="stream_jobs.lag_age:run",
+            extras=("codec", "bootstrap", "prefix"),
+        ),
+        RoleSpec(
+            role=Role.SINK,
+            section="sink",
+            entry="stream_jobs.sink:run",
+            extras=("codec", "migrations"),
+        ),
     )
 }
 

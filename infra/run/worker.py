@@ -15,10 +15,10 @@ import os
 import signal
 import sys
 import uuid
+from pathlib import Path
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
-
 from infra.clock import MachineClock
 from infra.registry import resolve_codec
 from infra.run.folder import RunFolder, read_start
@@ -58,7 +58,13 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec, clock
     )
     consumers = KafkaConsumers(
-        ConsumerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec
+        ConsumerSettings(
+            bootstrap=start.bootstrap,
+            prefix=start.prefix,
+            client_id=me,
+            topic_ids=dict(start.topic_ids),
+        ),
+        codec,
     )
     context = Context(
         run_id=start.run_id,
@@ -72,7 +78,13 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         stop=stop,
     )
     watch = asyncio.create_task(_watch_parent(stop)) if supervised else None
-    extra = {"codec": codec} if spec.needs_codec else {}
+    given = {
+        "codec": codec,
+        "bootstrap": start.bootstrap,
+        "prefix": start.prefix,
+        "migrations": table_definitions(),
+    }
+    extra = {name: given[name] for name in spec.extras}
     try:
         await spec.function()(context, getattr(settings, spec.section), **extra)
     finally:
@@ -85,6 +97,12 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         )
         if left:
             _LOG.warning("%d records stay unknown; their readers settle them by fence", left)
+
+
+def table_definitions() -> tuple[str, ...]:
+    """Return the text of every table definition under infra/clickhouse, in order."""
+    folder = Path(__file__).resolve().parents[1] / "clickhouse"
+    return tuple(path.read_text() for path in sorted(folder.glob("*.sql")))
 
 
 def _ask_to_stop(stop: asyncio.Event) -> None:
