@@ -88,6 +88,7 @@ class Doors:
     async def close(self) -> None:
         """Release the clients."""
         await self.producer.close(deadline=self.deadline(5_000, "the last acknowledgements"))
+        await self.consumers.close()
 
     async def control(
         self, run_id: RunId, kind: ControlKind, *, ends: tuple[LogEnd, ...] = (),

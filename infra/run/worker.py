@@ -97,6 +97,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         )
         if left:
             _LOG.warning("%d records stay unknown; their readers settle them by fence", left)
+        await consumers.close()
 
 
 def table_definitions() -> tuple[str, ...]:

@@ -1,0 +1,138 @@
+"""The whole system on real parts: a tiny model is trained, then audited, replayed, tailed and asked
+in SQL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import LocalPlatform
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_LIMIT_S = 540
+
+pytestmark = [pytest.mark.kafka, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(720)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyRun:
+    """A finished run and how to call the command line on its bus."""
+
+    summary: dict[str, Any]
+    folder: Path
+    environment: dict[str, str]
+
+    def sluice(self, *arguments: str, limit_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        return call(self.environment, *arguments, limit_s=limit_s)
+
+    def json(self, *arguments: str) -> Any:
+        done = self.sluice(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def call(
+    environment: dict[str, str], *arguments: str, limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "infra.cli", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(local_platform: LocalPlatform, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    runs = tmp_path_factory.mktemp("runs")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SLUICE_BOOTSTRAP": local_platform.bootstrap,
+        "SLUICE_REGISTRY": local_platform.registry_url,
+    }
+    created = call(environment, "topics", "create", limit_s=120)
+    assert created.returncode == 0, created.stderr
+    done = call(
+        environment, "run", "examples/tiny.toml", "--runs", str(runs), "--json", limit_s=RUN_LIMIT_S
+    )
+    logs = "\n".join(
+        f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"
+        for path in sorted(runs.glob("*/logs/*.log"))
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{done.stdout}\n{logs}"
+    (folder,) = [path.parent for path in runs.glob("*/start.json")]
+    return TinyRun(summary=json.loads(done.stdout), folder=folder, environment=environment)
+
+
+def test_the_run_closes_with_everything_accounted_for(tiny: TinyRun) -> None:
+    found = tiny.summary
+    assert found["closed"]
+    assert found["steps"] == 6
+    assert found["pending"] == 0
+    assert found["audit_violations"] == 0
+    settled = found["trained"] + sum(found["dropped"].values()) + sum(found["abandoned"].values())
+    assert found["issued"] == settled + found["evaluated"]
+    assert found["trained"] == 6 * 16
+    assert 0 <= found["lag_steps"]["p50"] <= found["lag_steps"]["p99"] <= 4
+
+
+def test_the_audit_of_the_command_line_is_clean_and_its_counts_are_the_summarys(
+    tiny: TinyRun,
+) -> None:
+    report = tiny.json("audit", tiny.summary["run_id"])
+    assert report["violations"] == []
+    assert report["counts"]["issued"] == tiny.summary["issued"]
+    assert report["counts"]["trained"] == tiny.summary["trained"]
+
+
+def test_a_trained_episode_can_be_replayed_to_the_step_that_trained_it(tiny: TinyRun) -> None:
+    events = tiny.sluice(
+        "tail", "learner-steps", "--from-start", "--no-follow", "--kind", "step", "--json",
+        "--run", tiny.summary["run_id"],
+    )  # fmt: skip
+    assert events.returncode == 0, events.stderr
+    step = json.loads(events.stdout.splitlines()[0])["record"]
+    episode = step["trained"][0]["episode_id"]
+    story = tiny.json("replay", episode)
+    assert json.dumps(story).count(episode) > 0
+    assert story["step"]["ordinal"] == step["ordinal"]
+
+
+def test_the_trained_weights_moved_and_the_served_version_followed(tiny: TinyRun) -> None:
+    versions = tiny.json("policies", "list", tiny.summary["run_id"])
+    assert [one["ordinal"] for one in versions] == list(range(7))
+    assert len({one["digest"] for one in versions}) == 7
+    served = tiny.sluice(
+        "tail", "refreshes", "--from-start", "--no-follow", "--kind", "serving", "--json",
+        "--run", tiny.summary["run_id"],
+    )  # fmt: skip
+    numbers = [json.loads(line)["record"]["number"] for line in served.stdout.splitlines()]
+    assert max(numbers) >= 4
+
+
+def test_sql_gives_the_lag_quantiles_of_the_summary(tiny: TinyRun) -> None:
+    rows = tiny.json(
+        "sql", "SELECT p50, p95, p99, n FROM policy_lag_steps", "--run", str(tiny.folder)
+    )
+    assert rows[0]["n"] == tiny.summary["lag_steps"]["n"]
+    assert rows[0]["p50"] == tiny.summary["lag_steps"]["p50"]
+
+
+def test_the_report_is_one_file_without_external_assets(tiny: TinyRun) -> None:
+    text = (tiny.folder / "report.html").read_text()
+    assert text.count("<svg") == 5
+    assert 'src="' not in text
+    assert "https://" not in text.replace("https://matplotlib.org", "")
