@@ -1,12 +1,14 @@
 """The trajectory assembler: seals each ended episode as one Trajectory, its heavy fields before it.
 
-Consumes: `episodes` (as a member of its consumer group), and the same partitions of `tokens`, `tool-events`, `verdicts`
-and `trajectories`; `policies`, `control`. Produces: `payloads`, `trajectories`.
-Waits for: the final Ended, what it rests on, and the verdict that names its attempt. Unblocked by: those records, or the
-verdict's deadline; EndOfStream or the stop signal end it.
+Consumes: `episodes` (as a member of its consumer group), and the same partitions of `tokens`,
+`tool-events`, `verdicts` and `trajectories`; `policies`, `control`. Produces: `payloads`,
+`trajectories`. Waits for: the final Ended, what it rests on, and the verdict that names its
+attempt. Unblocked by: those records, or the verdict's deadline; EndOfStream or the stop signal end
+it.
 
-A Trajectory is written only after the acknowledgement of its chunks, and an episode is closed only when its first
-Trajectory is read back. After an unknown outcome the episode is sealed again: of two copies the first counts.
+A Trajectory is written only after the acknowledgement of its chunks, and an episode is closed only
+when its first Trajectory is read back. After an unknown outcome the episode is sealed again: of two
+copies the first counts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ from schemas.ports import (
     Revoked,
 )
 from schemas.records.control_event import ControlEvent
-from schemas.records.episode_event import EpisodeEvent
 from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
@@ -178,20 +179,19 @@ class Assembler:
                         self.partitions.pop(partition, None)
                     for topic in BESIDE:
                         self._log.reader.remove(topic, event.partitions)
-                case Poisoned():
-                    await self._log.bury(event)
-                    if event.partition in self.partitions:
-                        self.partitions[event.partition].skip(EPISODES.name, event.offset)
-                case Delivered(record=EpisodeEvent() as record):
-                    owned = self.partitions.get(event.partition)
-                    if owned is None:
-                        continue
-                    if record.run_id == self._context.run_id:
-                        owned.take_episode(event.offset, event.timestamp_ms, record)
-                    else:
-                        owned.skip(EPISODES.name, event.offset)
+                case Poisoned() | Delivered() if event.partition in self.partitions:
+                    await self._take_episode(event, self.partitions[event.partition])
                 case _:
                     pass
+
+    async def _take_episode(self, message: Message, owned: AssemblerPartition) -> None:
+        if isinstance(message, Poisoned):
+            await self._log.bury(message)
+            owned.skip(EPISODES.name, message.offset)
+        elif message.record.run_id == self._context.run_id:
+            owned.take_episode(message.offset, message.timestamp_ms, message.record)
+        else:
+            owned.skip(EPISODES.name, message.offset)
 
     async def _begin(self, assigned: Assigned) -> None:
         """Learn what is sealed from `trajectories`, then read the rest from its floors."""
@@ -287,7 +287,9 @@ class Assembler:
     async def _places(
         self, chunks: Sequence[PayloadChunk], acked: Sequence[Acked]
     ) -> list[tuple[int, int]]:
-        """Return partition and offset of each chunk; one acknowledged without an offset is looked up."""
+        """Return partition and offset of each chunk; one acknowledged without an offset is looked
+        up.
+        """
         places: list[tuple[int, int]] = []
         for chunk, ack in zip(chunks, acked, strict=True):
             offset = ack.offset

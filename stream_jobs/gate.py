@@ -1,12 +1,13 @@
 """The gate: decides each group once, and hands what was admitted to the learner.
 
-Consumes: `trajectories` (as a member of its consumer group), and the same partitions of `episodes` and `gate-decisions`;
-`policies`, `learner-steps`, `control`. Produces: `gate-decisions`, `gated`.
-Waits for: trajectories, and Abandoned that complete a group; for what it reads beside them up to ends sampled when a
-trajectory arrived. Unblocked by: those records; EndOfStream or the stop signal end it.
+Consumes: `trajectories` (as a member of its consumer group), and the same partitions of `episodes`
+and `gate-decisions`; `policies`, `learner-steps`, `control`. Produces: `gate-decisions`, `gated`.
+Waits for: trajectories, and Abandoned that complete a group; for what it reads beside them up to
+ends sampled when a trajectory arrived. Unblocked by: those records; EndOfStream or the stop signal
+end it.
 
-After an unknown outcome it reads on: a decision that stands is found and followed, one that does not is made again, and
-a `gated` record that was written twice is a repeat to the learner.
+After an unknown outcome it reads on: a decision that stands is found and followed, one that does
+not is made again, and a `gated` record that was written twice is a repeat to the learner.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ class Gate:
             await self._context.producer.renew()
 
     async def _begin(self, assigned: Assigned) -> None:
-        """Read decisions first, then episodes, both to their ends; trajectories follow from their floor."""
+        """Read decisions first, then episodes, both to their ends; trajectories follow from their
+        floor.
+        """
         for partition in assigned.partitions:
             starts = {
                 topic.name: run_starts(self._context, topic, (partition,))[partition]
@@ -310,7 +313,8 @@ class Gate:
             deadline=self._log.deadline("acknowledgements of gated records"),
         )
         if len(acked) < len(owed):
-            # The queue was full for some; all are written again, and the learner counts those as repeats.
+            # The queue was full for some; all are written again, and the learner counts those as
+            # repeats.
             return
         for partition, one in owed:
             self.partitions[partition].sent(one)
@@ -337,7 +341,8 @@ class Gate:
             _LOG.warning("floors are not committed: %s; the next look tries again", error)
             return
         for partition, floor in floors.items():
-            # Only now may `gated` records name it: what lies below is finished even for whoever takes over.
+            # Only now may `gated` records name it: what lies below is finished even for whoever
+            # takes over.
             self.partitions[partition].committed = floor.offset
         observe = self._metrics.observe
         groups = sum(owned.open_groups for owned in self.partitions.values())

@@ -1,8 +1,10 @@
-"""How a scheduler comes to be the one that counts, and learns that it no longer is (design section 9).
+"""How a scheduler comes to be the one that counts, and learns that it no longer is (design section
+9).
 
-Consumes: `episodes`, `control`, `workers`. Produces: SchedulerFence. Waits for: silence of the present leader (its
-heartbeats in `workers`). Unblocked by: that silence, or its Stopped; a restart of the same worker does not wait.
-Invariant: `claim` returns an author only after every partition was read up to this scheduler's own fence.
+Consumes: `episodes`, `control`, `workers`. Produces: SchedulerFence. Waits for: silence of the
+present leader (its heartbeats in `workers`). Unblocked by: that silence, or its Stopped; a restart
+of the same worker does not wait. Invariant: `claim` returns an author only after every partition
+was read up to this scheduler's own fence.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Leadership:
         return WorkerId(str(self._ledger.fence(0).current[1]).rpartition(":")[0])
 
     def is_vacant(self, *, now_ms: int) -> bool:
-        """Whether this process may claim: nobody leads, this worker does, or the leader is silent."""
+        """Whether this process may claim: nobody leads, this worker does, or the leader is
+        silent.
+        """
         leader = self.leader
         if leader in ("", self._context.worker_id):
             return True
@@ -69,7 +73,8 @@ class Leadership:
     async def claim(self, partitions: int) -> Author | None:
         """Try to become the one that counts; return None when another was faster.
 
-        Raises UnknownOutcomeError when a fence's fate is not known: read on and claim again under a higher epoch.
+        Raises UnknownOutcomeError when a fence's fate is not known: read on and claim again under a
+        higher epoch.
         """
         self.author = None
         author = Author(

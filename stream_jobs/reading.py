@@ -1,6 +1,8 @@
-"""How stream jobs read the topics of one run: from its Start, only its own records, poison buried and handed on.
+"""How stream jobs read the topics of one run: from its Start, only its own records, poison buried
+and handed on.
 
-Waits for: the bus, each time with a deadline that names the wait. Unblocked by: the broker's answer.
+Waits for: the bus, each time with a deadline that names the wait. Unblocked by: the broker's
+answer.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class RunLog:
         return await self.sift(await self.reader.read_to(wanted, deadline=deadline))
 
     async def sift(self, messages: Iterable[Message]) -> list[Message]:
-        """Leave other runs' records out and bury what could not be decoded; it stays in the result."""
+        """Leave other runs' records out and bury what could not be decoded; it stays in the
+        result.
+        """
         kept: list[Message] = []
         for message in messages:
             if isinstance(message, Poisoned):
@@ -123,10 +127,11 @@ async def episode_partitions(context: Context) -> int:
 
 
 async def settled(pending: Sequence[Pending], *, clock_ms: int, deadline: Deadline) -> list[Acked]:
-    """Wait for acknowledgements and return those of what was written; a full queue leaves a record out.
+    """Wait for acknowledgements and return those of what was written; a full queue leaves a record
+    out.
 
-    Raises UnknownOutcomeError when one is unknown or does not come in time, RejectedError when the bus refuses one
-    for another reason than a full queue. clock_ms: monotonic time now. Unit: ms.
+    Raises UnknownOutcomeError when one is unknown or does not come in time, RejectedError when the
+    bus refuses one for another reason than a full queue. clock_ms: monotonic time now. Unit: ms.
     """
     acked: list[Acked] = []
     try:

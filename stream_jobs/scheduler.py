@@ -1,13 +1,16 @@
-"""The rollout scheduler: issues groups inside the lag bound, leases their episodes to environment workers, ends the run.
+"""The rollout scheduler: issues groups inside the lag bound, leases their episodes to environment
+workers, ends the run.
 
-Consumes: `tasks`, `episodes`, `gate-decisions`, `trajectories`, `learner-steps`, `workers`, `control`, and at the end
-`gated`. Produces: `episodes` (SchedulerFence, Issued, Leased, PauseRequested, Resumed, Abandoned) and `control`
-(Draining, EndOfStream).
-Waits for: tasks, seats at environment workers, freed capacity (a decision, a Skipped or a Step), the end of leases; at
-the end for the last decisions and for Closed. Unblocked by: the records that say so; every other wait has a deadline.
+Consumes: `tasks`, `episodes`, `gate-decisions`, `trajectories`, `learner-steps`, `workers`,
+`control`, and at the end `gated`. Produces: `episodes` (SchedulerFence, Issued, Leased,
+PauseRequested, Resumed, Abandoned) and `control` (Draining, EndOfStream). Waits for: tasks, seats
+at environment workers, freed capacity (a decision, a Skipped or a Step), the end of leases; at the
+end for the last decisions and for Closed. Unblocked by: the records that say so; every other wait
+has a deadline.
 
-What it knows is the log: each round writes its commands, waits for their acknowledgements and reads them back before it
-decides again. After an unknown outcome it claims a new epoch, which settles what was written.
+What it knows is the log: each round writes its commands, waits for their acknowledgements and reads
+them back before it decides again. After an unknown outcome it claims a new epoch, which settles
+what was written.
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from producers.presence import Presence
 from schemas import topics
 from schemas.codec import Codec
 from schemas.enums import ControlKind, Role, StopCause, WorkerStatus
-from schemas.errors import TransientError, UnknownOutcomeError
-from schemas.ports import Context, Delivered, Message
+from schemas.errors import UnknownOutcomeError
+from schemas.ports import Context, Message
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
 from schemas.records.learner_event import LearnerEvent
-from schemas.records.parts import LogEnd
 from schemas.records.task import Task
 from schemas.records.trajectory import Trajectory
 from schemas.records.worker_state import WorkerState
 from schemas.rules.episodes import Floors
-from schemas.topics import CONTROL, EPISODES, GATED, TASKS, TOKENS, TOOL_EVENTS
+from schemas.topics import CONTROL, EPISODES, TASKS, TOKENS, TOOL_EVENTS
+from stream_jobs.core.authorship import Author
 from stream_jobs.core.issue import (
     BeginDraining,
     Command,
@@ -49,6 +52,7 @@ from stream_jobs.core.ledger import LEASE_EXPIRED, Ledger
 from stream_jobs.leadership import Leadership
 from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
 from stream_jobs.settings import SchedulerSettings
+from stream_jobs.stream_end import StreamEnd
 
 _LOG = logging.getLogger("sluice.scheduler")
 _READS = (
@@ -68,7 +72,8 @@ _EXPIRY_LOOK_MS = 250
 async def run(context: Context, settings: SchedulerSettings, *, codec: Codec) -> None:
     """Schedule until the run is closed or the process is asked to stop.
 
-    Raises FencedError when a newer scheduler took over, TransientError when the end of the run passes its deadline.
+    Raises FencedError when a newer scheduler took over, TransientError when the end of the run
+    passes its deadline.
     """
     await RolloutScheduler(context, settings, codec).run()
 
@@ -109,6 +114,7 @@ class RolloutScheduler:
                 call_max_ms=int(settings.call_max_s * 1000),
             ),
         )
+        self._ending = StreamEnd(context, settings, self.ledger)
         self._presence = Presence(context, Role.SCHEDULER, "", 0)
         self._metrics = Metrics(context)
         self._log: RunLog
@@ -139,8 +145,6 @@ class RolloutScheduler:
                 await self._follow()
                 if not self._is_over() and await self._leadership.claim(self._partitions):
                     await self._lead()
-        except UnknownOutcomeError:
-            raise
         finally:
             await self._presence.announce(WorkerStatus.STOPPED)
             await self._log.close()
@@ -149,7 +153,8 @@ class RolloutScheduler:
         if self._context.stop.is_set() or self.ledger.learner.closed is not None:
             return True
         stop = self.ledger.control.stop_offset
-        # A Stop that was there when this process started belongs to the part of the run that was resumed.
+        # A Stop that was there when this process started belongs to the part of the run that was
+        # resumed.
         return stop is not None and stop > self._stops_after
 
     async def _follow(self) -> None:
@@ -184,7 +189,7 @@ class RolloutScheduler:
                 await self._context.producer.renew()
                 self._take(await self._log.read_past(dict.fromkeys(_READS)))
                 return
-            self._check_deadlines()
+            self._ending.check_deadlines()
 
     def _take(self, messages: list[Message]) -> None:
         clock = self._context.clock
@@ -230,14 +235,22 @@ class RolloutScheduler:
         records = await self._records(commands)
         acked = await self._send([(EPISODES, record) for record in records])
         if any(isinstance(command, BeginDraining) for command in commands):
-            acked |= await self._send([(CONTROL, self._control(ControlKind.DRAINING))])
+            acked |= await self._send(
+                [
+                    (
+                        CONTROL,
+                        self._author().control(
+                            ControlKind.DRAINING, at_us=self._context.clock.now_us()
+                        ),
+                    )
+                ]
+            )
         if any(isinstance(command, EndStream) for command in commands):
-            acked |= await self._send([(CONTROL, await self._end_of_stream())])
+            acked |= await self._send([(CONTROL, await self._ending.event(self._author()))])
         self._take(await self._log.read_to(acked))
 
     async def _records(self, commands: tuple[Command, ...]) -> list[EpisodeEvent]:
-        author = self._leadership.author
-        assert author is not None
+        author = self._author()
         floors = await self._first_floors(commands)
         at_us = self._context.clock.now_us()
         records: list[EpisodeEvent] = []
@@ -308,83 +321,10 @@ class RolloutScheduler:
             ends |= {(topic.name, partition): end for partition, end in found.items()}
         return ends
 
-    def _control(self, kind: ControlKind, **fields: Any) -> ControlEvent:
+    def _author(self) -> Author:
         author = self._leadership.author
         assert author is not None
-        return author.control(kind, at_us=self._context.clock.now_us(), **fields)
-
-    async def _end_of_stream(self) -> ControlEvent:
-        counts = self.ledger.counts
-        ends = await self._gated_ends(counts.admitted)
-        _LOG.info("every issued episode is settled: %s", counts)
-        return self._control(
-            ControlKind.END_OF_STREAM,
-            ends=tuple(
-                LogEnd(topic=GATED.name, partition=partition, offset=end)
-                for partition, end in sorted(ends.items())
-            ),
-            counts={
-                "issued": counts.issued,
-                "admitted": counts.admitted,
-                "dropped": counts.dropped,
-                "abandoned": counts.abandoned,
-                "evaluated": counts.evaluated,
-            },
-        )
-
-    async def _gated_ends(self, admitted: int) -> dict[int, int]:
-        """Return end offsets of `gated` below which every admitted episode stands."""
-        starts = await all_starts(self._context, [GATED])
-        log = RunLog(
-            self._context,
-            Role.SCHEDULER,
-            starts,
-            deadline_ms=int(self._settings.bus_deadline_s * 1000),
-        )
-        deadline = self._log.deadline(f"gated records of {admitted} admitted episodes")
-        seen: set[str] = set()
-        try:
-            while True:
-                ends = dict(await log.reader.ends(GATED))
-                read = await log.read_to({(GATED.name, p): end for p, end in ends.items()})
-                seen |= {m.record.episode_id for m in read if isinstance(m, Delivered)}
-                if len(seen) >= admitted:
-                    return ends
-                if deadline.is_over(now_ms=self._context.clock.monotonic_ms()):
-                    raise TransientError(
-                        f"gave up on {deadline.waiting_for}: {len(seen)} are there",
-                        hint="is a gate running? it writes them when it owns their partitions",
-                    )
-                seen |= {
-                    m.record.episode_id
-                    for m in await log.poll(
-                        records_max=_RECORDS_MAX, timeout_s=self._settings.poll_s
-                    )
-                    if isinstance(m, Delivered)
-                }
-        finally:
-            await log.close()
-
-    def _check_deadlines(self) -> None:
-        control = self.ledger.control
-        if control.draining_since_ms is None:
-            return
-        waited_s = self._context.clock.now_us() / 1e6 - control.draining_since_ms / 1e3
-        ended = control.end_of_stream is not None
-        limit_s = self._settings.drain_s + self._settings.end_deadline_s
-        limit_s += self._settings.closed_deadline_s if ended else 0
-        if waited_s <= limit_s:
-            return
-        if ended:
-            raise TransientError(
-                "the learner did not write Closed after EndOfStream",
-                hint="is the learner running? its log says what it waits for",
-            )
-        pending = [rollout.episode_id for rollout in self.ledger.rollouts()]
-        raise TransientError(
-            f"{len(pending)} episodes are not settled {limit_s:.0f} s after Draining: {pending[:20]}",
-            hint="the gate decides those with a Trajectory, the assembler seals those that ended",
-        )
+        return author
 
     def _report(self, done: Round) -> None:
         now_ms = self._context.clock.monotonic_ms()

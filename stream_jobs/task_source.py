@@ -1,10 +1,13 @@
-"""The task source: offers seeded tasks of a mixture of environments, a bounded way ahead of what is issued.
+"""The task source: offers seeded tasks of a mixture of environments, a bounded way ahead of what is
+issued.
 
 Consumes: `tasks` (its own cursor), `episodes` (what was issued), `control`. Produces: `tasks`.
-Waits for: tasks being issued. Unblocked by: Issued; Draining, EndOfStream or the stop signal end it.
+Waits for: tasks being issued. Unblocked by: Issued; Draining, EndOfStream or the stop signal end
+it.
 
-It keeps nothing: the task at an ordinal is a pure function of the settings, and a restart continues after the highest
-ordinal in `tasks`. Two sources at once, or a repeat after an unknown outcome, write the same task twice; the first counts.
+It keeps nothing: the task at an ordinal is a pure function of the settings, and a restart continues
+after the highest ordinal in `tasks`. Two sources at once, or a repeat after an unknown outcome,
+write the same task twice; the first counts.
 """
 
 from __future__ import annotations

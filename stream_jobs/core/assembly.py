@@ -1,12 +1,14 @@
-"""One partition of the assembler: which episodes are unsealed, what was read of them, which can be sealed (design section 8).
+"""One partition of the assembler: which episodes are unsealed, what was read of them, which can be
+sealed (design section 8).
 
-Invariants. The first Trajectory of an episode in the log counts, whoever wrote it; an episode is closed when that one,
-or an Abandoned that counts, was read. Floors are the lowest first record of an unsealed episode per topic, and for
-`trajectories` the lowest Trajectory of an episode that a reader from these floors would meet again.
+Invariants. The first Trajectory of an episode in the log counts, whoever wrote it; an episode is
+closed when that one, or an Abandoned that counts, was read. Floors are the lowest first record of
+an unsealed episode per topic, and for `trajectories` the lowest Trajectory of an episode that a
+reader from these floors would meet again.
 
-Tokens, tool events and verdicts are read beside `episodes`, so that an episode's tokens may come before its Issued: it is
-a stranger until then. A stranger whose Issued does not come before an end of `episodes` sampled later belongs to an
-episode that was closed below the floor, and is forgotten.
+Tokens, tool events and verdicts are read beside `episodes`, so that an episode's tokens may come
+before its Issued: it is a stranger until then. A stranger whose Issued does not come before an end
+of `episodes` sampled later belongs to an episode that was closed below the floor, and is forgotten.
 """
 
 from __future__ import annotations
@@ -193,7 +195,9 @@ class AssemblerPartition:
         return bool(self._strangers)
 
     def take_episodes_end(self, end: int) -> None:
-        """Take an end of `episodes` sampled now; forget the strangers that an earlier one has shown to be closed."""
+        """Take an end of `episodes` sampled now; forget the strangers that an earlier one has shown
+        to be closed.
+        """
         reached = self.next[EPISODES.name]
         for episode, assembly in list(self._strangers.items()):
             if assembly.episodes_end is None:

@@ -1,4 +1,6 @@
-"""The scheduler's records, built from its commands; each carries (epoch, id) of the fence it was written under."""
+"""The scheduler's records, built from its commands; each carries (epoch, id) of the fence it was
+written under.
+"""
 
 from __future__ import annotations
 

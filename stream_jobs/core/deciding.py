@@ -1,4 +1,6 @@
-"""The record that decides a group, and the `gated` records that follow from it; both are pure functions of what was read."""
+"""The record that decides a group, and the `gated` records that follow from it; both are pure
+functions of what was read.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ def _member(arrived: Arrived, judged: Judged, count: int) -> MemberDecision:
 
 
 def gated_record(owed: Owed, *, committed: int, frame: bytes, writer: Writer) -> GatedTrajectory:
-    """Return the `gated` record of an Admit. committed: the committed input offset of the partition, no higher one.
+    """Return the `gated` record of an Admit. committed: the committed input offset of the
+    partition, no higher one.
 
     frame: the framed Trajectory. The group's statistics are those of the decision, whoever made it.
     """

@@ -1,4 +1,6 @@
-"""Floors of several topics in the metadata of one offset commit, as JSON text of at most 4,000 bytes."""
+"""Floors of several topics in the metadata of one offset commit, as JSON text of at most 4,000
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _BYTES_MAX = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Where to start reading one partition of several topics, so that nothing unsettled is missed."""
+    """Where to start reading one partition of several topics, so that nothing unsettled is
+    missed.
+    """
 
     offset: int
     """Floor of the joined topic. Unit: records."""
@@ -38,8 +42,8 @@ class Floors:
     def read(cls, floor: Floor | None, *, starts: Mapping[str, int], joined: str) -> Floors:
         """Return the floors of a commit, or the run's starts where there is none.
 
-        starts: where the run begins by logical topic name, the joined one included. Raises InvariantError for metadata
-        that is not ours: another program committed under our group.
+        starts: where the run begins by logical topic name, the joined one included. Raises
+        InvariantError for metadata that is not ours: another program committed under our group.
         """
         others = {name: start for name, start in starts.items() if name != joined}
         if floor is None:
@@ -51,6 +55,6 @@ class Floors:
         except (ValueError, KeyError, TypeError) as error:
             raise InvariantError(
                 f"the committed floor of {joined} holds {floor.metadata[:80]!r}: {error}",
-                hint="another program commits under this consumer group; give the run another prefix",
+                hint="another program commits under this group; give the run another prefix",
             ) from error
         return cls(offset=floor.offset, others=found, fence=(int(epoch), WorkerId(str(scheduler))))

@@ -1,4 +1,6 @@
-"""A set of ordinals kept as its contiguous beginning and the few above it, so that memory follows the disorder only."""
+"""A set of ordinals kept as its contiguous beginning and the few above it, so that memory follows
+the disorder only.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ class Frontier:
     def __init__(self) -> None:
         """Start empty."""
         self.lowest_open = 0
-        """The lowest ordinal that is not in the set; the highest contiguous one is one less. Unit: tasks."""
+        """The lowest ordinal that is not in the set; the highest contiguous one is one less. Unit:
+        tasks.
+        """
         self._above: set[int] = set()
 
     def add(self, ordinal: int) -> None:

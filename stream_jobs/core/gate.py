@@ -1,12 +1,14 @@
-"""One partition of the gate: which groups are open, what is decided, what is owed to the learner (design section 8).
+"""One partition of the gate: which groups are open, what is decided, what is owed to the learner
+(design section 8).
 
-Invariants. The first decision of a group in the log is the decision, whoever wrote it; `gated` follows decisions that
-were read, never decisions that were made. A Trajectory whose group is not open is superseded. The input offset is the
-lowest trajectory not finished: undecided, or admitted with a `gated` record that is not acknowledged. Floors agree with
-one another, so that a restart finds each open group's Issued and each such group's decision.
+Invariants. The first decision of a group in the log is the decision, whoever wrote it; `gated`
+follows decisions that were read, never decisions that were made. A Trajectory whose group is not
+open is superseded. The input offset is the lowest trajectory not finished: undecided, or admitted
+with a `gated` record that is not acknowledged. Floors agree with one another, so that a restart
+finds each open group's Issued and each such group's decision.
 
-The caller gives episodes and decisions up to ends that it sampled after a trajectory arrived, and only then the
-trajectory.
+The caller gives episodes and decisions up to ends that it sampled after a trajectory arrived, and
+only then the trajectory.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class Owed:
 
 
 class GatePartition:
-    """See the module. `superseded` and `skipped` count trajectories that are finished without a decision."""
+    """See the module. `superseded` and `skipped` count trajectories that are finished without a
+    decision.
+    """
 
     def __init__(self, floors: Floors) -> None:
         """Start at committed floors, or at the run's starts."""
@@ -153,7 +157,8 @@ class GatePartition:
             self._attach(group, decided)
 
     def forget_strangers(self) -> None:
-        """Drop decisions on groups that are not open, once episodes were read past ends sampled after the decisions.
+        """Drop decisions on groups that are not open, once episodes were read past ends sampled
+        after the decisions.
 
         Their Issued lies below the floor: they were finished before this gate owned the partition.
         """
@@ -240,7 +245,8 @@ class GatePartition:
 
     def _attach(self, group: OpenGroup, decided: Decided) -> None:
         group.decided = decided
-        # What lies below the offset this gate started at was finished when that offset was committed.
+        # What lies below the offset this gate started at was finished when that offset was
+        # committed.
         group.unsent = {
             member.trajectory_offset
             for member in decided.decision.members

@@ -1,4 +1,6 @@
-"""What becomes of a group whose members are not all valid, and the statistics its members share (requirements F8)."""
+"""What becomes of a group whose members are not all valid, and the statistics its members share
+(requirements F8).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from stream_jobs.settings import GroupRule
 def repeats(valid: Sequence[bool], *, size: int, rule: GroupRule) -> tuple[int, ...]:
     """Return how often each member counts; 0 where it does not.
 
-    valid: one per member with a Trajectory. size: G, members without one included. Under `repair` more than half must
-    be valid, exactly half drops the group; valid ones are repeated, the first ones first, until they fill G. Source:
-    GLM-5 report.
+    valid: one per member with a Trajectory. size: G, members without one included. Under `repair`
+    more than half must be valid, exactly half drops the group; valid ones are repeated, the first
+    ones first, until they fill G. Source: GLM-5 report.
     """
     count = sum(valid)
     match rule:

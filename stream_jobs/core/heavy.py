@@ -1,6 +1,8 @@
-"""The heavy fields of one episode, joined from the commits of its main line, with their checks (rules V3 to V6, V9).
+"""The heavy fields of one episode, joined from the commits of its main line, with their checks
+(rules V3 to V6, V9).
 
-What is wrong is said, never repaired: the trajectory stands, and the gate drops it under the reason given here.
+What is wrong is said, never repaired: the trajectory stands, and the gate drops it under the reason
+given here.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def join(pieces: Sequence[Piece]) -> Joined:
 def _bad_logprobs(heavy: HeavyFields) -> str:
     if len(heavy.logprobs) != _FLOAT_BYTES * heavy.tokens:
         return (
-            f"{DropReason.INVALID_LOGPROB}: V5: {len(heavy.logprobs) // _FLOAT_BYTES} log-probs for "
-            f"{heavy.tokens} tokens"
+            f"{DropReason.INVALID_LOGPROB}: V5: {len(heavy.logprobs) // _FLOAT_BYTES} log-probs "
+            f"for {heavy.tokens} tokens"
         )
     values = np.frombuffer(heavy.logprobs, dtype="<f4")
     # NaN compares false, so that one comparison finds every value that is not finite and at most 0.
@@ -99,8 +101,8 @@ def _spans(pieces: Sequence[Piece]) -> tuple[tuple[PolicySpan, ...], str]:
             defect = defect or _append(merged, span)
         if at != end:
             return tuple(merged), (
-                f"{DropReason.INVALID_RECORD}: V9: spans of the commit at {piece.offset} do not cover tokens "
-                f"{piece.start} to {end}"
+                f"{DropReason.INVALID_RECORD}: V9: spans of the commit at {piece.offset} do not "
+                f"cover tokens {piece.start} to {end}"
             )
     return tuple(merged), defect
 
@@ -127,5 +129,5 @@ def _append(merged: list[PolicySpan], span: Span) -> str:
     is_older = bool(merged) and (merged[-1].epoch, merged[-1].number) > (epoch, number)
     merged.append(PolicySpan(start=span.start, end=span.end, epoch=epoch, number=number))
     if is_older:
-        return f"{DropReason.VERSION_MISMATCH}: V6: token {span.start} is of an older version than before"
+        return f"{DropReason.VERSION_MISMATCH}: V6: token {span.start} is of an older version"
     return ""

@@ -1,7 +1,9 @@
-"""What the scheduler does next, given the ledger and the time: abandon, lease, issue, pause, drain, end (design section 9).
+"""What the scheduler does next, given the ledger and the time: abandon, lease, issue, pause, drain,
+end (design section 9).
 
-The commands of one round are written, acknowledged and read back before the next round, so that the ledger alone is the
-state. Order within a round: what must be given up, then paused rollouts, then those that wait, then new groups.
+The commands of one round are written, acknowledged and read back before the next round, so that the
+ledger alone is the state. Order within a round: what must be given up, then paused rollouts, then
+those that wait, then new groups.
 """
 
 from __future__ import annotations
@@ -117,7 +119,9 @@ class Round:
 
 
 def decide(ledger: Ledger, rules: IssueRules, *, now_ms: int, wall_ms: int) -> Round:
-    """Return the next commands. now_ms: monotonic; wall_ms: wall clock, compared with broker times."""
+    """Return the next commands. now_ms: monotonic; wall_ms: wall clock, compared with broker
+    times.
+    """
     look = _Look(ledger, rules, now_ms=now_ms, wall_ms=wall_ms)
     look.give_up()
     if ledger.control.is_draining:
@@ -233,7 +237,8 @@ class _Look:
         return rollout.ready_at_ms + doubled
 
     def issue(self) -> None:
-        # A scheduler that died while it wrote a group left some members out; the group counts whole already.
+        # A scheduler that died while it wrote a group left some members out; the group counts whole
+        # already.
         for group in self.ledger.groups.values():
             task = self.ledger.tasks.get(group.ordinal)
             if group.missing and task is not None:
@@ -298,6 +303,6 @@ class _Look:
         if not any(True for _ in ledger.offered()):
             return Standing.NO_TASKS, "no task is offered"
         return Standing.LAG_BOUND, (
-            f"{ledger.held} episodes are accepted or open at ordinal {ledger.version}: the bound of "
-            f"{(self.rules.eta + ledger.version + 1) * self.rules.batch} waits for a learner step"
+            f"{ledger.held} episodes are accepted or open at ordinal {ledger.version}: the bound "
+            f"of {(self.rules.eta + ledger.version + 1) * self.rules.batch} waits for a step"
         )

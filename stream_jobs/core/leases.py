@@ -1,7 +1,8 @@
-"""When a lease runs out, on the scheduler's own monotonic clock, counted from when it *read* each record (design section 9).
+"""When a lease runs out, on the scheduler's own monotonic clock, counted from when it *read* each
+record (design section 9).
 
-Progress extends a lease only if a position moved or the episode waits at the gateway, and the latter no longer than a
-request may take. An announced call extends it to its end.
+Progress extends a lease only if a position moved or the episode waits at the gateway, and the
+latter no longer than a request may take. An announced call extends it to its end.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class LeaseClock:
             extends = read_at_ms - self.waits_since_ms < limits.request_deadline_ms
         if extends:
             self.expires_at_ms = max(self.expires_at_ms, read_at_ms + self.lease_ms)
-        # The call's length is taken on the worker's own clock, so that the two clocks need not agree.
+        # The call's length is taken on the worker's own clock, so that the two clocks need not
+        # agree.
         call_ms = min((event.until_us - event.at_us) // 1000, limits.call_max_ms)
         if event.until_us and call_ms > 0:
             self.expires_at_ms = max(self.expires_at_ms, read_at_ms + call_ms)

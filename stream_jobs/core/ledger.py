@@ -1,7 +1,9 @@
-"""What the log says about a run's work: groups, rollouts, leases, and the counters of the admission bound (design section 9).
+"""What the log says about a run's work: groups, rollouts, leases, and the counters of the admission
+bound (design section 9).
 
-The state is a function of the records taken, in log order within a partition and in any order between topics, so that a
-restarted scheduler rebuilds it by reading. Of closed groups only numbers stay.
+The state is a function of the records taken, in log order within a partition and in any order
+between topics, so that a restarted scheduler rebuilds it by reading. Of closed groups only numbers
+stay.
 """
 
 from __future__ import annotations
@@ -220,8 +222,8 @@ class Ledger:
     def expire(self, partitions: Collection[int], *, sampled_at_ms: int) -> int:
         """End the leases that had run out at `sampled_at_ms`; return how many that are.
 
-        The caller has read these partitions past the ends that it sampled at that time: a Progress that could have
-        extended such a lease would have been seen.
+        The caller has read these partitions past the ends that it sampled at that time: a Progress
+        that could have extended such a lease would have been seen.
         """
         ended = 0
         for rollout in self.rollouts():
@@ -234,8 +236,10 @@ class Ledger:
 
     def _is_over(self, rollout: Rollout, now_ms: int) -> bool:
         clock, lease = rollout.clock, rollout.life.lease
-        assert clock is not None and lease is not None
-        # A new process under the worker's id, or a worker that has stopped, no longer runs what the lease gave it.
+        assert clock is not None
+        assert lease is not None
+        # A new process under the worker's id, or a worker that has stopped, no longer runs what the
+        # lease gave it.
         newest = self.roster.incarnation(lease.worker_id)
         is_replaced = bool(clock.incarnation) and newest != clock.incarnation
         return clock.is_over(now_ms=now_ms) or is_replaced

@@ -1,7 +1,9 @@
-"""Which task stands at an ordinal: a pure function of settings, seed and ordinal, so that nothing of it is kept.
+"""Which task stands at an ordinal: a pure function of settings, seed and ordinal, so that nothing
+of it is kept.
 
-The mixture is exact: every block of as many tasks as the reduced weights sum to holds each component exactly weight
-times, in an order drawn from the seed. Each component counts its own tasks 0, 1, 2, ... without gap or repeat.
+The mixture is exact: every block of as many tasks as the reduced weights sum to holds each
+component exactly weight times, in an order drawn from the seed. Each component counts its own tasks
+0, 1, 2, ... without gap or repeat.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Mixture:
 
 
 def place(weights: Sequence[int], seed: str, number: int) -> tuple[int, int]:
-    """Return the component that the `number`-th draw falls on, and how often it was drawn before."""
+    """Return the component that the `number`-th draw falls on, and how often it was drawn
+    before.
+    """
     divisor = gcd(*weights)
     shares = tuple(weight // divisor for weight in weights)
     block, at = divmod(number, sum(shares))

@@ -36,6 +36,8 @@ class Offering:
             self._issued.add(event.ordinal)
 
     def wanted(self, *, look_ahead: int) -> range:
-        """Return the ordinals to offer now, so that at most `look_ahead` tasks wait to be issued."""
+        """Return the ordinals to offer now, so that at most `look_ahead` tasks wait to be
+        issued.
+        """
         waiting = self.next_ordinal - len(self._issued)
         return range(self.next_ordinal, self.next_ordinal + max(0, look_ahead - waiting))

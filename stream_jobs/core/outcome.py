@@ -1,7 +1,7 @@
 """Termination and reward of an episode: stop cause and verdict together (requirements 3.4).
 
-A reward comes from a verdict that carries one, or from attribution when the policy is to blame and no verdict can say
-so; no verdict is never a reward of zero.
+A reward comes from a verdict that carries one, or from attribution when the policy is to blame and
+no verdict can say so; no verdict is never a reward of zero.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ class Outcome:
 
 
 def waits_for_verdict(cause: StopCause) -> bool:
-    """Whether an episode that ended so is sealed with its verdict; the others are settled by their cause."""
+    """Whether an episode that ended so is sealed with its verdict; the others are settled by their
+    cause.
+    """
     return cause not in (StopCause.AGENT_CAUSED_FAULT, StopCause.USER_CANCEL)
 
 
 def outcome_of(cause: StopCause, verdict: VerifierResult | None, *, fault_reward: float) -> Outcome:
-    """Return the outcome of a final Ended with this cause. verdict: None when its deadline passed."""
+    """Return the outcome of a final Ended with this cause. verdict: None when its deadline
+    passed.
+    """
     code = verdict.code if verdict is not None else VerdictCode.NONE
     match cause:
         case StopCause.USER_CANCEL:

@@ -1,7 +1,7 @@
 """Which environment workers there are, and how many more episodes each takes.
 
-A worker that was not renewed for `gone_ms` is gone. Another incarnation under the same id is another process: what the
-first one ran is lost to it.
+A worker that was not renewed for `gone_ms` is gone. Another incarnation under the same id is
+another process: what the first one ran is lost to it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Roster:
 
 
 class Seats:
-    """Free places by worker while one round of leases is given out: the emptiest worker first, ties by id."""
+    """Free places by worker while one round of leases is given out: the emptiest worker first, ties
+    by id.
+    """
 
     __slots__ = ("_free",)
 

@@ -68,10 +68,13 @@ def seal(
     rules: SealRules,
     at_us: int,
 ) -> Sealed:
-    """Seal an episode with a final Ended. task: None when its frame could not be decoded: the gate names what lacks."""
+    """Seal an episode with a final Ended. task: None when its frame could not be decoded: the gate
+    names what lacks.
+    """
     life = assembly.life
     issued, final = life.issued_mark, life.final_mark
-    assert issued is not None and final is not None
+    assert issued is not None
+    assert final is not None
     ended = final.event
     wal = assembly.wal.ended_at(ended.wal_position)
     joined = join(wal.pieces)
@@ -150,7 +153,9 @@ def seal(
 
 
 def oldest_version(assembly: Assembly) -> Version | None:
-    """Return the version of the first action token, or None when nothing was sampled or its spans are damaged."""
+    """Return the version of the first action token, or None when nothing was sampled or its spans
+    are damaged.
+    """
     first = _first_action(assembly.wal)
     if first is None:
         return None
@@ -183,7 +188,7 @@ def _with_defect(outcome: Outcome, defect: str) -> Outcome:
 def _wrong_verifier(judged: Judged | None, task: Task | None) -> str:
     if judged is None or task is None or judged.result.verifier_digest == task.verifier_digest:
         return ""
-    return f"{DropReason.VERSION_MISMATCH}: the verdict at {judged.offset} is by another verifier than the task names"
+    return f"{DropReason.VERSION_MISMATCH}: the verdict at {judged.offset} is by another verifier"
 
 
 def _chunks(trajectory: Trajectory, blob: bytes) -> tuple[PayloadChunk, ...]:

@@ -1,8 +1,9 @@
-"""Whether a trajectory may be trained at this moment: whole, rewarded, of the learner's lineage, inside both bounds.
+"""Whether a trajectory may be trained at this moment: whole, rewarded, of the learner's lineage,
+inside both bounds.
 
-`lag = ordinal(learner) - ordinal(version of the oldest action token)`, taken where it is used, never where it was made
-(requirements F7). Bounds are inclusive. What is over a bound is dropped; inside it a declared function may lower the
-weight, which is 1 at lag 0 and never rises with lag.
+`lag = ordinal(learner) - ordinal(version of the oldest action token)`, taken where it is used,
+never where it was made (requirements F7). Bounds are inclusive. What is over a bound is dropped;
+inside it a declared function may lower the weight, which is 1 at lag 0 and never rises with lag.
 """
 
 from __future__ import annotations
@@ -84,13 +85,17 @@ def exponential(rate: float) -> Callable[[int], float]:
 
 
 def age_of(*, timestamp_ms: int, now_ms: int) -> tuple[int, bool]:
-    """Return the age of a record of broker time `timestamp_ms`, and whether the clocks disagree. Unit: ms."""
+    """Return the age of a record of broker time `timestamp_ms`, and whether the clocks disagree.
+    Unit: ms.
+    """
     age = now_ms - timestamp_ms
     return max(0, age), age < 0
 
 
 def rejects(*, ordinals: tuple[int, ...], current: int, bound: int) -> bool:
-    """Whether the policy version filter discards a sample (F7): the oldest version is more than `bound` behind."""
+    """Whether the policy version filter discards a sample (F7): the oldest version is more than
+    `bound` behind.
+    """
     return current - min(ordinals) > bound
 
 
@@ -104,24 +109,29 @@ def defect(trajectory: Trajectory) -> tuple[DropReason, str] | None:
     said = trajectory.attribution.partition(":")[0]
     if trajectory.reward is None and said in _SAID_BY_ASSEMBLER:
         return DropReason(said), trajectory.attribution
+    return _bad_record(trajectory) or _no_reward(trajectory)
+
+
+def _bad_record(trajectory: Trajectory) -> tuple[DropReason, str] | None:
     for name in DIGESTS:
         value = getattr(trajectory, name)
         if not _SHA256.fullmatch(value):
             return DropReason.INVALID_RECORD, f"V1: {name} is no sha256: {value!r}"
-    if not trajectory.spans:
-        return DropReason.INVALID_RECORD, "V9: spans are empty: no action token"
     covered = sum(span.end - span.start for span in trajectory.spans)
-    masked = sum(trajectory.masked.values())
-    if covered != trajectory.action_tokens:
+    if not covered or covered != trajectory.action_tokens:
         return (
             DropReason.INVALID_RECORD,
-            f"V9: spans cover {covered} of {trajectory.action_tokens} action tokens ({masked} masked)",
+            f"V9: spans cover {covered} of {trajectory.action_tokens} action tokens",
         )
     if not trajectory.chunks:
         return DropReason.PAYLOAD_LOST, "V11: chunks are empty"
     is_pinned = trajectory.version_switch is VersionSwitch.PINNED
     if is_pinned and len(versions_of(trajectory)) > 1:
         return DropReason.VERSION_MISMATCH, "pinned, but spans name more than one version"
+    return None
+
+
+def _no_reward(trajectory: Trajectory) -> tuple[DropReason, str] | None:
     if trajectory.reward is None or not math.isfinite(trajectory.reward):
         if trajectory.verdict_code is VerdictCode.NONE:
             return DropReason.VERDICT_TIMEOUT, "no verdict came before its deadline"
@@ -141,7 +151,9 @@ def judge(
     bounds: Bounds,
     is_draining: bool,
 ) -> Judged:
-    """Judge one trajectory now. registry: version to digest, read past ends sampled when the trajectory arrived."""
+    """Judge one trajectory now. registry: version to digest, read past ends sampled when the
+    trajectory arrived.
+    """
     age_ms, is_skewed = age_of(timestamp_ms=timestamp_ms, now_ms=now_ms)
     versions = versions_of(trajectory)
     ordinals = [learner.ordinal_of(version) for version in versions]
