@@ -87,14 +87,9 @@ class Codec:
             raise SettingsError(
                 f"no schema id for {', '.join(missing)}", hint="run `sluice topics create`"
             )
-        self._fast = {
-            topic.name: (
-                b"\x00" + ids[topic.name].to_bytes(4, "big"),
-                ENCODERS[topic.schema],
-                DECODERS[topic.schema],
-            )
-            for topic in ALL
-        }
+        prefixes = {name: b"\x00" + number.to_bytes(4, "big") for name, number in ids.items()}
+        self._encoders = {t.name: (prefixes[t.name], ENCODERS[t.schema]) for t in ALL}
+        self._decoders = {t.name: (prefixes[t.name], DECODERS[t.schema]) for t in ALL}
         self._own = {number: name for name, number in ids.items()}
         self._writers = {
             number: parse(text)
@@ -118,7 +113,7 @@ class Codec:
         """Return the framed bytes; raise FieldTypeError for a value that the schema does
         not allow.
         """
-        prefix, fast, _ = self._fast[topic.name]
+        prefix, fast = self._encoders[topic.name]
         try:
             data = fast(prefix, record)
         except (AttributeError, OverflowError, TypeError, UnicodeEncodeError, ValueError):
@@ -131,7 +126,7 @@ class Codec:
         against.
         """
         buffer = io.BytesIO()
-        buffer.write(self._fast[topic.name][0])
+        buffer.write(self._encoders[topic.name][0])
         datum = record.to_avro()
         try:
             fastavro.schemaless_writer(buffer, parsed(topic.schema), datum, strict=True)
@@ -145,14 +140,14 @@ class Codec:
         """Return the record of framed bytes; raise PoisonRecordError when it cannot be
         read whole.
         """
-        prefix, _, fast = self._fast[topic.name]
-        if data.startswith(prefix):
-            try:
+        prefix, fast = self._decoders[topic.name]
+        try:
+            if data.startswith(prefix):
                 # Generated for this topic's record.
                 return fast(data, _FRAME)  # type: ignore[no-any-return]
-            except (IndexError, KeyError, OverflowError, ValueError, struct.error):
-                # Damaged, or legal Avro that we do not write: the reference decides and says which.
-                return self.decode_slowly(topic, data)
+        except (IndexError, KeyError, OverflowError, ValueError, struct.error):
+            # Damaged, or legal Avro that we do not write: the reference decides and says which.
+            pass
         return self.decode_slowly(topic, data)
 
     def decode_slowly(self, topic: Topic[R], data: bytes) -> R:

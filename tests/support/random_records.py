@@ -19,9 +19,10 @@ _DOUBLES = (0.0, -0.0, 1.0, -1.5e300, 5e-324, float("inf"))
 class RecordBuilder:
     """Builds records of random fields, often at a default or at the border of an encoding."""
 
-    def __init__(self, seed: int) -> None:
-        """Draw everything from this seed."""
+    def __init__(self, seed: int, *, size_max: int = 9000) -> None:
+        """Draw everything from this seed; no text, array or bytes is longer than `size_max`."""
         self._random = Random(seed)
+        self._size_max = size_max
 
     def record(self, topic: Topic[Any]) -> Any:
         """Return a random record of the topic's type."""
@@ -54,7 +55,7 @@ class RecordBuilder:
             schema = named[schema]
         match schema if isinstance(schema, str) else schema["type"]:
             case "string":
-                return choose(_TEXTS)
+                return choose(_TEXTS)[: self._size_max]
             case "long":
                 if name == "crc32c":
                     return choose(_CRCS)
@@ -64,11 +65,12 @@ class RecordBuilder:
             case "boolean":
                 return choose((False, True))
             case "bytes":
-                return self._random.randbytes(choose((0, 1, 32, 64, 256, 256, 256, 9000)))
+                size = choose((0, 1, 32, 64, 256, 256, 256, 9000))
+                return self._random.randbytes(min(size, self._size_max))
             case "enum":
                 return choose(schema["symbols"][1:])
             case "array":
-                size = choose((0, 1, 3, 70))
+                size = min(choose((0, 1, 3, 70)), self._size_max // 20)
                 return [self._value("", schema["items"], named) for _ in range(size)]
             case "map":
                 size = choose((0, 1, 3))
