@@ -44,6 +44,7 @@ _ADMIN_S = 10.0
 _LOOKUP_WAIT_MS = 5
 _REST_S = 0.5
 _PROBE_S = 2.0
+_RETRY_S = 0.1
 _TOPIC_IDS_EVERY_S = 5.0
 
 
@@ -191,15 +192,20 @@ class _Bus:
         chosen = range(self.partitions(topic)) if partitions is None else sorted(partitions)
         full = self.names[topic]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self.admin().list_offsets(
-            {TopicPartition(full, p): latest for p in chosen},
-            request_timeout=self.settings.unreachable_ms / 1000,
-        )
-        try:
-            return {p.partition: future.result(_ADMIN_S * 2).offset for p, future in asked.items()}
-        except KafkaException as error:
-            failure = failure_of(error.args[0].name(), error.args[0].str(), place=topic)
-            raise (failure or self._trouble.failure(error.args[0].str())) from error
+        wanted = {TopicPartition(full, p): latest for p in chosen}
+        until = time.monotonic() + self.settings.unreachable_ms / 1000
+        while True:
+            asked = self.admin().list_offsets(wanted, request_timeout=_PROBE_S)
+            try:
+                return {p.partition: one.result(_ADMIN_S).offset for p, one in asked.items()}
+            except KafkaException as error:
+                name, words = error.args[0].name(), error.args[0].str()
+                if (failure := failure_of(name, words, place=topic)) is not None:
+                    raise failure from error
+                # A leader that moves, or a broker that comes back, answers a moment later.
+                if time.monotonic() > until or self._trouble.is_refusal:
+                    raise self._trouble.failure(words) from error
+            time.sleep(_RETRY_S)
 
     def check_topic_ids(self, *, now: bool = False) -> None:
         """Raise InvariantError when a topic has another id than at first, or is gone.

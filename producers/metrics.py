@@ -1,7 +1,7 @@
 """Samples that no other record carries, sent without waiting.
 
-Invariants: observing never blocks and never fails for the bus; when too much is queued the sample is
-dropped and counted, since a late metric is worth less than the record it would hold up.
+Invariants: observing never blocks and never fails for the bus; when too much is queued the sample
+is dropped and counted, since a late metric is worth less than the record it would hold up.
 """
 
 from __future__ import annotations

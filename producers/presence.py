@@ -1,8 +1,8 @@
 """Says that a worker is there, what it does and where it listens.
 
 Produces: WorkerState on `workers`, at each change and every few seconds between. Waits for: the
-acknowledgement of a change, for a bounded time; nothing depends on it, so a silent bus is logged and
-not raised. Invariant: a worker that ends says so last, and its heartbeat ends with it.
+acknowledgement of a change, for a bounded time; nothing depends on it, so a silent bus is logged
+and not raised. Invariant: a worker that ends says so last, and its heartbeat ends with it.
 """
 
 from __future__ import annotations

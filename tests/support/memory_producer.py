@@ -27,6 +27,7 @@ class MemoryProducer:
         self._bus = bus
         self._number = 1
         self._in_flight: set[asyncio.Future[Acknowledgement]] = set()
+        self._is_closed = False
         self.is_dead = False
         """Set by a test: what is offered becomes Rejected until `renew`, as after a fatal error."""
 
@@ -47,6 +48,8 @@ class MemoryProducer:
         raw = self._bus.codec.encode(topic, record)
         future: asyncio.Future[Acknowledgement] = asyncio.get_running_loop().create_future()
         refusal = oversize(topic, len(raw))
+        if refusal is None and self._is_closed:
+            refusal = "the producer is closed"
         if refusal is None and self.is_dead:
             refusal = "the producer is dead; renew it"
         if refusal is None and self._bus.faults.is_full:
@@ -92,6 +95,7 @@ class MemoryProducer:
 
     async def close(self, *, deadline: Deadline) -> int:
         """Wait for what is in flight inside the deadline; return how many records stay Unknown."""
+        self._is_closed = True
         left_ms = deadline.left_ms(now_ms=self._bus.clock.monotonic_ms())
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=left_ms / 1000)
