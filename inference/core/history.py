@@ -62,7 +62,7 @@ class Segment:
     result_offsets: tuple[int, ...] = ()
     """Input: offsets in tool-events.v1 of the Results it shows. Unit: records."""
     messages: tuple[Message, ...] | None = None
-    """Input: the messages it renders; None when it was read from the log or given as ids."""
+    """The messages it stands for, once a request has made them known; one for a sampled turn."""
     kind: TokenKind = TokenKind.ACTION
 
     @property
@@ -212,7 +212,13 @@ def align_chat(
         count = _match_input(history, index, messages[at:], tools, render)
         verdict = Drift.FORK
         if count and at + count < len(messages):
-            verdict = _match_answer(answer, messages[at + count], bool(tools), render)
+            said = messages[at + count]
+            if answer.messages != (said,):
+                verdict = _match_answer(answer, said, bool(tools), render)
+                adopted.append((index + 1, (said,)))
+            else:
+                # Its drift was recorded when the client first sent it back.
+                verdict = Drift.CLEAN
         if verdict is Drift.FORK or not count:
             if not may_fork:
                 return Refusal(
