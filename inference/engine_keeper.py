@@ -10,6 +10,7 @@ that was loaded whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from schemas.ports import Clock
 
 _LOG = logging.getLogger(__name__)
 _WATCH_S = 0.2
+_DEAD_S = 0.01
 _RESTARTS_MAX = 10
 
 
@@ -34,6 +36,7 @@ class EngineKeeper:
         self._clock = clock
         self._serving = asyncio.Event()
         self._changing = asyncio.Lock()
+        self._doubt = asyncio.Event()
         self._good: tuple[Path, Version] | None = None
         self._holds: set[str] = set()
         self.flushes: set[Callable[[], None]] = set()
@@ -84,7 +87,7 @@ class EngineKeeper:
             except TimeoutError:
                 continue
             if not self._engine.alive:
-                await asyncio.sleep(_WATCH_S)
+                await asyncio.sleep(_DEAD_S)
         return self._engine
 
     @asynccontextmanager
@@ -106,6 +109,10 @@ class EngineKeeper:
             yield
         finally:
             self._slots.release()
+
+    def doubt(self) -> None:
+        """Look at the engine now: a request has failed."""
+        self._doubt.set()
 
     def hold(self, why: str) -> None:
         """Sample nothing new until `release` with the same reason."""
@@ -148,7 +155,10 @@ class EngineKeeper:
     async def watch(self) -> None:
         """Restart the engine whenever it is found dead; runs until cancelled."""
         while True:
-            await asyncio.sleep(_WATCH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_S):
+                    await self._doubt.wait()
+            self._doubt.clear()
             if not self._engine.alive and not self._changing.locked():
                 await self._restart()
 

@@ -84,6 +84,7 @@ class Generation:
         self._request_base = 0
         self._stamped: list[tuple[Version, int, int]] = []
         self._last_seen = False
+        self._suspended: RefusedError | None = None
 
     @property
     def is_over(self) -> bool:
@@ -131,6 +132,16 @@ class Generation:
         self._stop_timer()
         self._ring()
 
+    async def suspend(self, why: RefusedError) -> None:
+        """Sample no more: the engine hands out what it has, that is committed,
+        and the turn ends.
+        """
+        self._suspended = why
+        if self._request_id:
+            await self._abort()
+        else:
+            self.fail(why)
+
     async def run(self) -> None:
         """Sample the turn; returns when its last token is handed to the log, or it has failed."""
         self._keeper.flushes.add(self.flush)
@@ -166,11 +177,14 @@ class Generation:
                 raise
             except TransientError as error:
                 _LOG.warning("turn %d suspended: %s", self.spec.turn, error)
+                self._keeper.doubt()
             self._live(Drain())
             self.flush()
             position = self.stream.last_offset
             suspension = Suspension(wal_position=position, kv_id=None, version=engine.version)
             self._live(Suspend(suspension=suspension))
+            if self._suspended is not None:
+                raise self._suspended
         raise RefusedError(
             Code.ENGINE_FAILED,
             f"the engine failed {_ENGINE_TRIES} times in one turn",

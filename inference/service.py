@@ -129,8 +129,8 @@ class InferenceService:
         deadline = Deadline.after(
             round(self._settings.drain_s * 1000), now_ms=now_ms, waiting_for="the drain"
         )
+        await self.sessions.suspend(timeout_s=self._settings.drain_s / 2)
         self.keeper.hold("draining")
-        self.sessions.suspend()
         left = await self.writer.close(deadline=deadline)
         await self.keeper.stop()
         if self._runner is not None:

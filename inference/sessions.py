@@ -267,14 +267,21 @@ class Sessions:
         session.task.add_done_callback(lambda _: self._on_over(session, generation))
         return generation
 
-    def suspend(self) -> None:
-        """Sample no more, and commit what every turn in flight has sampled; the
+    async def suspend(self, *, timeout_s: float) -> None:
+        """Sample no more, and commit what every turn in flight has sampled: the
         worker is stopping.
         """
-        for session in self._open.values():
-            if session.current is not None and session.task is not None:
-                session.current.flush_quietly()
-                session.task.cancel()
+        tasks: set[asyncio.Task[None]] = set()
+        for session in tuple(self._open.values()):
+            if session.current is None or session.task is None or session.task.done():
+                continue
+            number = session.stream.identity.fence_number
+            await session.current.suspend(refence("the worker is stopping", highest=number))
+            tasks.add(session.task)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
 
     async def _opened(self, request: OpenRequest, deadline: Deadline) -> Session:
         known = self._open.pop(request.episode_id, None)
