@@ -78,7 +78,7 @@ class SchedulerFences:
         return True
 
     def _is_current(self, epoch: int, scheduler: WorkerId) -> bool:
-        if (epoch, scheduler) == self.current:
+        if epoch > 0 and (epoch, scheduler) == self.current:
             return True
         self.void += 1
         return False
