@@ -114,17 +114,11 @@ def resolve(url: str, *, prefix: str) -> Resolved:
     """Ask the registry for all ids; see `resolve_codec` for the errors."""
     client = _client(url)
     with _translated(url), ThreadPoolExecutor(_PARALLEL) as pool:
-        answers = list(pool.map(lambda topic: _versions(client, topic.subject(prefix)), ALL))
-    ids: dict[str, int] = {}
-    writers: dict[int, str] = {}
-    missing: list[str] = []
-    for topic, versions in zip(ALL, answers, strict=True):
-        writers.update(versions)
-        ours = [one for one, text in versions.items() if _same(text, schema_text(topic.schema))]
-        if ours:
-            ids[topic.name] = ours[0]
-        else:
-            missing.append(topic.subject(prefix))
+        own = list(pool.map(lambda topic: _own_id(client, topic, prefix), ALL))
+        versions = list(pool.map(lambda topic: _versions(client, topic.subject(prefix)), ALL))
+    ids = {topic.name: one for topic, one in zip(ALL, own, strict=True) if one is not None}
+    writers = {number: text for one in versions for number, text in one.items()}
+    missing = [topic.subject(prefix) for topic in ALL if topic.name not in ids]
     if missing:
         raise SettingsError(
             f"schemas are not registered: {', '.join(missing)}",
