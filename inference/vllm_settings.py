@@ -11,29 +11,38 @@ class VllmSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     threads: int = Field(
-        0,
+        default=0,
         ge=0,
         le=1024,
         description="CPU threads of the model, not bound to cores; 0 binds one to each core",
     )
     batched_tokens_max: int = Field(
-        2048, ge=64, le=1_000_000, description="tokens computed in one engine step"
+        default=2048, ge=64, le=1_000_000, description="tokens computed in one engine step"
     )
     prefix_caching: bool = Field(
-        True, description="reuse the KV of equal prefixes under one policy version"
+        default=True, description="reuse the KV of equal prefixes under one policy version"
     )
     memory_share: float = Field(
-        0.85, gt=0.0, le=0.98, description="share of a GPU's memory for the engine; unused on CPU"
+        default=0.85,
+        gt=0.0,
+        le=0.98,
+        description="share of a GPU's memory for the engine; unused on CPU",
     )
     start_timeout_s: float = Field(
-        300.0, gt=0.0, le=3600.0, description="budget of a start, imports of its processes included"
+        default=300.0,
+        gt=0.0,
+        le=3600.0,
+        description="budget of a start, imports of its processes included",
     )
     drain_timeout_s: float = Field(
-        10.0, gt=0.0, le=600.0, description="budget for handing out all outputs at a swap"
+        default=10.0, gt=0.0, le=600.0, description="budget for handing out all outputs at a swap"
     )
     load_timeout_s: float = Field(
-        120.0, gt=0.0, le=3600.0, description="budget of loading weights at a swap"
+        default=120.0, gt=0.0, le=3600.0, description="budget of loading weights at a swap"
     )
     stop_timeout_s: float = Field(
-        15.0, gt=0.0, le=600.0, description="budget of a stop before the processes are killed"
+        default=15.0,
+        gt=0.0,
+        le=600.0,
+        description="budget of a stop before the processes are killed",
     )
