@@ -67,7 +67,6 @@ def context_on(bus: MemoryBus, worker: str) -> Context:
 class Stand:
     """One running worker with its HTTP address."""
 
-    bus: MemoryBus
     context: Context
     service: InferenceService
     engine: ScriptedEngine
@@ -126,9 +125,20 @@ async def stand(
     worker: str = "inference-1",
     tokenizer: Tokenizer | None = None,
 ) -> AsyncIterator[Stand]:
-    """Run a worker's service for the length of a test."""
+    """Run a worker's service on the memory bus for the length of a test."""
+    async with serve(context_on(bus, worker), settings, tokenizer=tokenizer) as running:
+        yield running
+
+
+@asynccontextmanager
+async def serve(
+    context: Context,
+    settings: InferenceSettings | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> AsyncIterator[Stand]:
+    """Run a worker's service on any bus for the length of a test."""
     settings = settings or inference_settings()
-    context = context_on(bus, worker)
     chosen = tokenizer or make_tokenizer(settings)
     engine = make_engine(settings, chosen, context)
     assert isinstance(engine, ScriptedEngine)
@@ -145,7 +155,6 @@ async def stand(
     address = await service.listen()
     async with aiohttp.ClientSession() as http:
         yield Stand(
-            bus=bus,
             context=context,
             service=service,
             engine=engine,

@@ -105,7 +105,9 @@ async def test_the_official_client_streams_a_tool_call() -> None:
             model="policy", messages=ASK, tools=TOOLS, stream=True,
             stream_options={"include_usage": True}, extra_body={"sluice": {"turn": 0}},
         )  # fmt: skip
-        said, calls, finish, usage = "", [], None, None
+        said, finish = "", None
+        calls: list[Any] = []
+        usage: Any = None
         async for chunk in stream:
             usage = chunk.usage or usage
             for choice in chunk.choices:
