@@ -13,7 +13,7 @@ not is made again, and a `gated` record that was written twice is a repeat to th
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from schemas.ports import (
     Delivered,
     Floor,
     GroupEvent,
+    GroupReader,
     Message,
     Poisoned,
     Revoked,
@@ -137,7 +138,7 @@ class Gate:
                     records_max=settings.records_max, timeout_s=settings.poll_s
                 )
                 await self._look(events)
-                await self._commit(group.commit)
+                await self._commit(group)
         finally:
             await group.close()
             await self._presence.announce(WorkerStatus.STOPPED)
@@ -329,18 +330,19 @@ class Gate:
             writer=writer,
         )
 
-    async def _commit(self, commit: Callable[[Mapping[int, Floor]], Awaitable[None]]) -> None:
+    async def _commit(self, group: GroupReader) -> None:
         now_ms = self._context.clock.monotonic_ms()
         if now_ms - self._committed_ms < self._settings.commit_interval_s * 1000:
             return
         self._committed_ms = now_ms
         floors = self._floors(tuple(self.partitions))
         try:
-            await commit(floors)
+            await group.commit(floors)
         except TransientError as error:
             _LOG.warning("floors are not committed: %s; the next look tries again", error)
             return
-        for partition, floor in floors.items():
+        for partition in group.owned & floors.keys():
+            floor = floors[partition]
             # Only now may `gated` records name it: what lies below is finished even for whoever
             # takes over.
             self.partitions[partition].committed = floor.offset

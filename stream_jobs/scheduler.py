@@ -48,7 +48,7 @@ from stream_jobs.core.issue import (
     decide,
 )
 from stream_jobs.core.leases import LeaseLimits
-from stream_jobs.core.ledger import LEASE_EXPIRED, Ledger
+from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger
 from stream_jobs.leadership import Leadership
 from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
 from stream_jobs.settings import SchedulerSettings
@@ -91,6 +91,7 @@ def rules_of(settings: SchedulerSettings) -> IssueRules:
             StopCause.ENVIRONMENT_ERROR.value: settings.environment_errors_max,
             StopCause.INFRASTRUCTURE_ERROR.value: settings.infrastructure_errors_max,
             LEASE_EXPIRED: settings.expired_leases_max,
+            WORKER_LOST: settings.lost_workers_max,
         },
         retry_delay_ms=int(settings.retry_delay_s * 1000),
         pause_iterations_max=settings.pause_iterations_max,
@@ -143,8 +144,13 @@ class RolloutScheduler:
             self._stops_after = self.ledger.control.stop_offset or -1
             while not self._is_over():
                 await self._follow()
-                if not self._is_over() and await self._leadership.claim(self._partitions):
-                    await self._lead()
+                try:
+                    if not self._is_over() and await self._leadership.claim(self._partitions):
+                        await self._lead()
+                except UnknownOutcomeError as error:
+                    _LOG.warning("%s: claims a new epoch, which settles it", error)
+                    await context.producer.renew()
+                    self._take(await self._log.read_past(dict.fromkeys(_READS)))
         finally:
             await self._presence.announce(WorkerStatus.STOPPED)
             await self._log.close()
@@ -182,13 +188,7 @@ class RolloutScheduler:
                 wall_ms=clock.now_us() // 1000,
             )
             self._report(done)
-            try:
-                await self._obey(done.commands)
-            except UnknownOutcomeError as error:
-                _LOG.warning("%s: claims a new epoch, which settles it", error)
-                await self._context.producer.renew()
-                self._take(await self._log.read_past(dict.fromkeys(_READS)))
-                return
+            await self._obey(done.commands)
             self._ending.check_deadlines()
 
     def _take(self, messages: list[Message]) -> None:
@@ -350,5 +350,4 @@ class RolloutScheduler:
             float(done.standing.is_stalled),
             "state",
             standing=done.standing.value,
-            reason=done.reason[:120],
         )

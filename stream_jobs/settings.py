@@ -164,6 +164,11 @@ class SchedulerSettings(BaseModel):
         ge=0,
         description="Leases that may expire before the task is quarantined. Unit: times.",
     )
+    lost_workers_max: int = Field(
+        default=10,
+        ge=0,
+        description="Workers that may die under it, then quarantine. Unit: times.",
+    )
     retry_delay_s: float = Field(
         default=0.5, ge=0, description="Wait before the first retry; it doubles with each. Unit: s."
     )

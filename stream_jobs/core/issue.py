@@ -17,7 +17,7 @@ from schemas.enums import AbandonReason, Purpose, StopCause
 from schemas.ids import WorkerId
 from schemas.records.task import Task
 from stream_jobs.core.admission import capacity
-from stream_jobs.core.ledger import LEASE_EXPIRED, Ledger, Rollout
+from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger, Rollout
 from stream_jobs.core.roster import Seats
 
 
@@ -173,7 +173,7 @@ class _Look:
             return None
         for name, times in sorted(rollout.failures.items()):
             if times > self.rules.retries_max.get(name, 0):
-                poisoned = name == LEASE_EXPIRED
+                poisoned = name in (LEASE_EXPIRED, WORKER_LOST)
                 reason = (
                     AbandonReason.POISONED_TASK if poisoned else AbandonReason.RETRIES_EXHAUSTED
                 )

@@ -29,6 +29,8 @@ from stream_jobs.core.run_control import RunControl
 
 LEASE_EXPIRED = "lease_expired"
 """Failure class of a lease that ran out, beside the retried stop causes."""
+WORKER_LOST = "worker_lost"
+"""Failure class of a lease whose worker was replaced by a new process under its id."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,8 +42,8 @@ class Rollout:
     group: Group
     life: EpisodeLife = field(default_factory=EpisodeLife)
     clock: LeaseClock | None = None
-    is_expired: bool = False
-    """Its lease ran out, and the log was read past the moment it did."""
+    lost_as: str = ""
+    """Failure class of its lease, once the log was read past the moment the lease was over."""
     is_evaluated: bool = False
     """Not for training, and its first Trajectory stands."""
     ready_at_ms: int = 0
@@ -51,7 +53,7 @@ class Rollout:
     @property
     def is_leased(self) -> bool:
         """Whether a worker holds it now."""
-        return self.life.lease is not None and not self.is_expired
+        return self.life.lease is not None and not self.lost_as
 
     @property
     def is_waiting(self) -> bool:
@@ -59,14 +61,14 @@ class Rollout:
         life = self.life
         if life.is_closed or life.is_paused:
             return False
-        return life.lease is None or self.is_expired
+        return life.lease is None or bool(self.lost_as)
 
     @property
     def failures(self) -> dict[str, int]:
         """Failures so far by class, the lease that just ran out included."""
         failures = dict(self.life.failures)
-        if self.is_expired:
-            failures[LEASE_EXPIRED] = failures.get(LEASE_EXPIRED, 0) + 1
+        if self.lost_as:
+            failures[self.lost_as] = failures.get(self.lost_as, 0) + 1
         return failures
 
 
@@ -216,7 +218,7 @@ class Ledger:
         return {
             rollout.group.partition
             for rollout in self.rollouts()
-            if rollout.is_leased and self._is_over(rollout, now_ms)
+            if rollout.is_leased and self._lost_as(rollout, now_ms)
         }
 
     def expire(self, partitions: Collection[int], *, sampled_at_ms: int) -> int:
@@ -229,20 +231,19 @@ class Ledger:
         for rollout in self.rollouts():
             if rollout.group.partition not in partitions or not rollout.is_leased:
                 continue
-            if self._is_over(rollout, sampled_at_ms):
-                rollout.is_expired = True
-                ended += 1
+            rollout.lost_as = self._lost_as(rollout, sampled_at_ms)
+            ended += bool(rollout.lost_as)
         return ended
 
-    def _is_over(self, rollout: Rollout, now_ms: int) -> bool:
+    def _lost_as(self, rollout: Rollout, now_ms: int) -> str:
         clock, lease = rollout.clock, rollout.life.lease
         assert clock is not None
         assert lease is not None
-        # A new process under the worker's id, or a worker that has stopped, no longer runs what the
-        # lease gave it.
+        if clock.is_over(now_ms=now_ms):
+            return LEASE_EXPIRED
+        # A new process under the worker's id no longer runs what the lease gave the old one.
         newest = self.roster.incarnation(lease.worker_id)
-        is_replaced = bool(clock.incarnation) and newest != clock.incarnation
-        return clock.is_over(now_ms=now_ms) or is_replaced
+        return WORKER_LOST if clock.incarnation and newest != clock.incarnation else ""
 
     def _issue(self, partition: int, offset: int, timestamp_ms: int, event: EpisodeEvent) -> None:
         group = self.groups.get(event.ordinal)
@@ -277,7 +278,7 @@ class Ledger:
     def _after(self, rollout: Rollout, event: EpisodeEvent, read_at_ms: int) -> None:
         match event.kind:
             case EpisodeEventKind.LEASED:
-                rollout.is_expired = False
+                rollout.lost_as = ""
                 rollout.clock = LeaseClock.begin(
                     event,
                     read_at_ms=read_at_ms,
@@ -286,10 +287,10 @@ class Ledger:
             case EpisodeEventKind.PROGRESS if rollout.clock is not None:
                 rollout.clock.progress(event, read_at_ms=read_at_ms, limits=self._limits)
             case EpisodeEventKind.PAUSED:
-                rollout.is_expired = False
+                rollout.lost_as = ""
                 rollout.paused_at_ordinal = self.version
             case EpisodeEventKind.ENDED:
-                rollout.is_expired = False
+                rollout.lost_as = ""
                 rollout.ready_at_ms = read_at_ms
             case EpisodeEventKind.ABANDONED:
                 self._abandon(rollout.group)
