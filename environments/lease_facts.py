@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.core.episode_state import Episode
-from environments.ports import Done, Tool, ToolCall, canonical
+from environments.ports import Done, Environment, Tool, ToolCall, canonical
 from environments.transcripts import to_text
 from schemas.enums import EpisodeEventKind, Purpose, ToolEventKind
 from schemas.ids import EpisodeId, GroupId, RunId, WorkerId
@@ -18,7 +18,7 @@ from schemas.records.verify_request import VerifyRequest
 
 TEXT_BYTES_MAX = 65_536
 """Longest arguments and outputs in the tool log. Unit: bytes."""
-ARTIFACT_BYTES_MAX = 131_072
+ARTIFACT_BYTES_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,15 @@ class Lease:
             age_ms=now_us // 1000 - message.timestamp_ms,
             template=event,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What an attempt starts with."""
+
+    lease: Lease
+    task: Task
+    environment: Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,35 +9,51 @@ class VerifierSettings(BaseModel):
     """How one verifier worker judges."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    group: str = Field("verifier", min_length=1, description="Consumer group, within the run.")
+    group: str = Field(
+        default="verifier", min_length=1, description="Consumer group, within the run."
+    )
     processes: int = Field(
-        1, ge=1, le=256, description="Judging processes; each takes one request at a time."
+        default=1, ge=1, le=256, description="Judging processes; each takes one request at a time."
     )
     judge_s: float = Field(
-        10.0, gt=0, le=3600, description="Wall clock of one try of a rubric. Unit: s."
+        default=10.0, gt=0, le=3600, description="Wall clock of one try of a rubric. Unit: s."
     )
     warm_s: float = Field(
-        90.0, gt=0, le=600, description="Time for a process to start and import a rubric. Unit: s."
+        default=90.0,
+        gt=0,
+        le=600,
+        description="Time for a process to start and import a rubric. Unit: s.",
     )
     tries_max: int = Field(
-        3, ge=1, le=100, description="Tries of one request when ours is the fault. Unit: times."
+        default=3,
+        ge=1,
+        le=100,
+        description="Tries of one request when ours is the fault. Unit: times.",
     )
-    back_off_ms: int = Field(100, ge=0, le=60_000, description="Pause between two tries. Unit: ms.")
+    back_off_ms: int = Field(
+        default=100, ge=0, le=60_000, description="Pause between two tries. Unit: ms."
+    )
     waiting_max: int = Field(
-        256, ge=1, le=100_000, description="Requests that may wait for a process."
+        default=256, ge=1, le=100_000, description="Requests that may wait for a process."
     )
     remembered_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Verdicts kept to answer a repeated request."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Verdicts kept to answer a repeated request.",
     )
     send_deadline_s: float = Field(
-        30.0, gt=0, le=600, description="Longest wait for one acknowledgement. Unit: s."
+        default=30.0, gt=0, le=600, description="Longest wait for one acknowledgement. Unit: s."
     )
     commit_interval_s: float = Field(
-        1.0, gt=0, le=60, description="How often finished offsets are committed. Unit: s."
+        default=1.0, gt=0, le=60, description="How often finished offsets are committed. Unit: s."
     )
     drain_s: float = Field(
-        10.0, ge=0, le=600, description="Time for running judgements when asked to stop. Unit: s."
+        default=10.0,
+        ge=0,
+        le=600,
+        description="Time for running judgements when asked to stop. Unit: s.",
     )
     evidence_bytes_max: int = Field(
-        16_384, ge=256, le=65_536, description="Evidence kept in a verdict. Unit: bytes."
+        default=16_384, ge=256, le=65_536, description="Evidence kept in a verdict. Unit: bytes."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -106,8 +107,6 @@ def test_an_unknown_dataset_is_refused_by_name() -> None:
 
 def test_an_answer_that_was_cut_off_earns_nothing_though_its_number_is_right() -> None:
     gold = golds("arithmetic")[0]
-    from dataclasses import replace
-
     cut = replace(gold.right, stop_cause=StopCause.BUDGET_TRUNCATION)
     task = task_of("arithmetic", gold.payload)
     judgement = registry.load("arithmetic").rubric.judge(task, cut)
@@ -118,8 +117,6 @@ def test_an_answer_that_was_cut_off_earns_nothing_though_its_number_is_right() -
 def test_a_transcript_that_is_too_long_keeps_its_last_message_longest() -> None:
     gold = golds("arithmetic")[0]
     last = gold.right.transcript[-1]
-    from dataclasses import replace
-
     messages = [replace(last, role="user", content="é" * 5000) for _ in range(8)] + [last]
     text = to_text(messages, bytes_max=10_000)
     assert len(text.encode()) <= 10_000

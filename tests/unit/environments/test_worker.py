@@ -1,0 +1,447 @@
+"""The environment worker: episodes from lease to end over a bus in memory and fake gateways."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments import registry
+from environments.calculator.memory import cell
+from environments.counter.store import CounterStore
+from environments.ports import canonical
+from schemas.enums import EpisodeEventKind, StopCause, ToolEventKind, WorkerStatus
+from schemas.ids import EpisodeId, WorkerId
+from schemas.records.task import Task
+from schemas.records.tool_event import ToolEvent
+from schemas.topics import DEAD_LETTERS, EPISODES, TASKS, TOOL_EVENTS, VERIFY_REQUESTS, WORKERS
+from tests.support.environment_world import SETTINGS, World, until
+from tests.support.fake_gateway import FakeGateway, FakeTurn
+from tests.support.memory_bus import Fault
+from tests.support.task_records import task_of
+
+CALCULATOR = canonical({"left": 2, "right": 3, "then": 4, "number": 7})
+
+
+def sums(_episode: str, turn: int, _messages: list[dict[str, Any]]) -> str:
+    """The right answers of the calculator task above."""
+    return "2 + 3 = 5" if turn == 0 else f"{cell(7, 5)} + 4 = {cell(7, 5) + 4}"
+
+
+def calculator(**changes: Any) -> Task:
+    return task_of("calculator", CALCULATOR, **changes)
+
+
+def counter(path: Path, **config: Any) -> Task:
+    payload = registry.load("counter").payload({"path": str(path), **config}, 0, 0)
+    return task_of("counter", payload)
+
+
+async def test_a_single_turn_is_asked_judged_and_ended_in_this_order() -> None:
+    world = World(lambda *_: "3 4")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        task = task_of("digits")
+        episode = world.lease(task)
+        ended = await world.ended(episode)
+        path, body = gateway.requests[1]
+    assert ended.stop_cause is StopCause.POLICY_STOP
+    assert (ended.attempt, ended.turns, ended.fence_number) == (1, 1, 1)
+    assert ended.wal_position == world.wal.episode(episode).turns[0].offset
+    assert ended.token_count == 2
+    [request] = world.bus.records(VERIFY_REQUESTS)
+    assert json.loads(request.transcript)[-1] == {"role": "assistant", "content": "3 4"}
+    assert world.bus.codec.decode(TASKS, request.task_frame) == task
+    assert request.wal_position == ended.wal_position
+    assert gateway.requests[0][1]["first"] is True
+    assert path == "/v1/chat/completions"
+    assert "seed" not in body
+    assert (body["temperature"], body["max_tokens"]) == (1.0, 16)
+
+
+async def test_a_tool_call_is_logged_before_and_after_it_runs_and_its_result_is_named() -> None:
+    world = World(sums)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        episode = world.lease(calculator())
+        ended = await world.ended(episode)
+    intent, result = world.tools(episode)
+    assert (intent.kind, result.kind) == (ToolEventKind.INTENT, ToolEventKind.RESULT)
+    assert intent.call_key == result.call_key == f"{episode}:0:0:0"
+    assert intent.wal_position == world.wal.episode(episode).turns[0].offset
+    assert result.output == str(cell(7, 5))
+    assert world.wal.episode(episode).turns[1].result_offsets == [1]
+    assert result.intent_offset == 0
+    assert (ended.stop_cause, ended.tool_calls) == (StopCause.POLICY_STOP, 1)
+    [request] = world.bus.records(VERIFY_REQUESTS)
+    assert json.loads(request.artifact) == {"held": cell(7, 5), "key": 5}
+
+
+async def test_many_episodes_run_at_once_and_each_ends_once() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:
+        world.announce(gateway)
+        tasks = [task_of("digits", ordinal=number) for number in range(30)]
+        episodes = [world.lease(task, member=m) for task in tasks for m in range(4)]
+        await until(lambda: len(world.events(EpisodeEventKind.ENDED)) == len(episodes))
+    ended = world.events(EpisodeEventKind.ENDED)
+    assert {event.episode_id for event in ended} == set(episodes)
+    states = [s.status for s in world.bus.records(WORKERS) if s.worker_id == context.worker_id]
+    assert states == ["starting", "ready", "draining", "stopped"]
+
+
+async def test_a_turn_cut_off_by_its_budget_is_judged_as_truncated() -> None:
+    world = World(lambda *_: "12")
+    world.wal.finish = "length"
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        ended = await world.ended(world.lease(task_of("digits")))
+    assert ended.stop_cause is StopCause.BUDGET_TRUNCATION
+    assert len(world.bus.records(VERIFY_REQUESTS)) == 1
+
+
+async def test_a_budget_of_turns_ends_the_episode(tmp_path: Path) -> None:
+    world = World(lambda *_: "go on")
+    task = replace(counter(tmp_path / "c.sqlite", calls=50), turns_max=3)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        ended = await world.ended(world.lease(task))
+    assert (ended.stop_cause, ended.turns) == (StopCause.BUDGET_TRUNCATION, 3)
+    assert "3 turns" in ended.detail
+
+
+async def test_a_worker_that_dies_mid_turn_is_replaced_under_a_higher_number() -> None:
+    world = World(lambda *_: "12")
+    wal = world.wal
+    async with FakeGateway(wal, "inference-2").serving() as second, world.worker():
+        async with FakeGateway(wal, "inference-1").serving() as first:
+            first.hold.clear()
+            world.announce(first)
+            episode = world.lease(task_of("digits"))
+            await until(lambda: len(first.requests) == 2)
+            world.announce(second)
+        # The first gateway is gone with its connections.
+        ended = await world.ended(episode)
+    assert (ended.stop_cause, ended.fence_number) == (StopCause.POLICY_STOP, 2)
+    assert second.requests[0][1]["fence_number"] == 2
+    assert second.requests[0][1]["first"] is False
+
+
+async def test_a_worker_that_falls_silent_is_left_though_its_connection_stands() -> None:
+    world = World(lambda *_: "12")
+    async with (
+        FakeGateway(world.wal, "inference-1").serving() as silent,
+        FakeGateway(world.wal, "inference-2").serving() as other,
+        world.worker(),
+    ):
+        silent.hold.clear()
+        world.announce(silent)
+        episode = world.lease(task_of("digits"))
+        await until(lambda: len(silent.requests) == 2)
+        world.announce(silent, incarnation="b", status=WorkerStatus.STOPPED)
+        world.announce(other)
+        ended = await world.ended(episode)
+        silent.hold.set()
+    assert (ended.stop_cause, ended.fence_number) == (StopCause.POLICY_STOP, 2)
+
+
+async def test_refence_is_answered_with_a_number_above_the_highest_read() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.refuse(409, "refence", fence_number=6)
+        world.announce(gateway)
+        ended = await world.ended(world.lease(task_of("digits")))
+        numbers = [b["fence_number"] for path, b in gateway.requests if path == "/v1/sessions"]
+    assert numbers == [1, 7]
+    assert ended.fence_number == 7
+
+
+async def test_an_answer_under_a_lower_pair_than_asked_for_is_not_acted_on() -> None:
+    world = World(lambda *_: "12")
+
+    def lower(answer: dict[str, Any]) -> None:
+        if answer["sluice"]["fence_number"] == 1:
+            answer["sluice"]["fence_number"] = 0
+            answer["choices"][0]["message"]["content"] = "late and wrong"
+
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.spoil = lower
+        world.announce(gateway)
+        ended = await world.ended(world.lease(task_of("digits")))
+    assert ended.fence_number == 2
+    [request] = world.bus.records(VERIFY_REQUESTS)
+    assert "late and wrong" not in request.transcript
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "cause"),
+    [
+        (400, "prompt_too_long", StopCause.BUDGET_TRUNCATION),
+        (422, "not_append_only", StopCause.ENVIRONMENT_ERROR),
+        (500, "invalid_logprob", StopCause.INFRASTRUCTURE_ERROR),
+        (500, "version_mismatch", StopCause.INFRASTRUCTURE_ERROR),
+    ],
+)
+async def test_a_refusal_for_good_ends_the_attempt_with_its_cause(
+    status: int, code: str, cause: StopCause
+) -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.refuse(status, code)
+        world.announce(gateway)
+        ended = await world.ended(world.lease(task_of("digits")))
+    assert ended.stop_cause is cause
+    assert code in ended.detail
+    assert len(world.bus.records(VERIFY_REQUESTS)) == (0 if cause.is_retried else 1)
+
+
+async def test_without_any_gateway_the_attempt_ends_as_an_infrastructure_error() -> None:
+    world = World(lambda *_: "12")
+    settings = SETTINGS.model_copy(update={"turn_deadline_s": 0.1})
+    async with world.worker(settings=settings):
+        ended = await world.ended(world.lease(task_of("digits")))
+    assert ended.stop_cause is StopCause.INFRASTRUCTURE_ERROR
+    assert "no inference worker is ready" in ended.detail
+
+
+@pytest.mark.parametrize("breakage", ["payload", "package", "frame"])
+async def test_a_task_that_cannot_begin_ends_as_an_environment_error(breakage: str) -> None:
+    world = World(lambda *_: "12")
+    task = task_of("digits")
+    if breakage == "payload":
+        task = replace(task, payload="no json")
+    if breakage == "package":
+        task = replace(task, environment="nowhere")
+    async with world.worker():
+        if breakage == "frame":
+            episode = world.event(
+                task, EpisodeEventKind.LEASED, attempt=1, lease_ms=60_000,
+                worker_id=WorkerId("environment-1"), task_frame=b"junk",
+            )  # fmt: skip
+        else:
+            episode = world.lease(task)
+        ended = await world.ended(episode)
+    assert ended.stop_cause is StopCause.ENVIRONMENT_ERROR
+    assert ended.detail != ""
+
+
+async def test_a_later_attempt_goes_on_from_the_prefix_and_runs_no_recorded_call() -> None:
+    world = World(sums)
+    task = calculator()
+    async with FakeGateway(world.wal).serving() as gateway:
+        world.announce(gateway)
+        gateway.hold.clear()
+        gateway.hold_from = 1
+        async with world.worker("environment-1"):
+            episode = world.lease(task)
+            # The first worker loses its lease while its second turn waits at the gateway.
+            await until(lambda: len(gateway.requests) == 3)
+            world.lease(task, attempt=2, worker="environment-2")
+            async with world.worker("environment-2"):
+                gateway.hold.set()
+                # Attempt 2 was leased before this worker began, so it is not its own to run.
+                world.lease(task, attempt=3, worker="environment-2")
+                ended = await world.ended(episode)
+    assert (ended.attempt, ended.stop_cause) == (3, StopCause.POLICY_STOP)
+    assert [turn.text for turn in world.wal.episode(episode).turns] == [
+        sums(episode, 0, []),
+        sums(episode, 1, []),
+    ]
+    assert world.wal.episode(episode).sampled == 2
+    kinds = [(event.kind.value, event.attempt) for event in world.tools(episode)]
+    assert kinds[:2] == [("intent", 1), ("result", 1)]
+    assert ("fence", 3) in kinds
+    assert sum(kind == "result" for kind, _ in kinds) == 1
+    attempts = {event.attempt for event in world.events(EpisodeEventKind.ENDED, episode)}
+    assert attempts == {3}, "an attempt that lost its lease writes no end"
+
+
+def intent_of(task: Task, episode: EpisodeId) -> ToolEvent:
+    return ToolEvent(
+        run_id=task.run_id, episode_id=episode, group_id=task.group_id,
+        kind=ToolEventKind.INTENT, attempt=1, writer_id=WorkerId("environment-0"),
+        incarnation="gone", turn=0, call=0, call_key=f"{episode}:0:0:0", tool="add",
+        arguments="{}", external=True, at_us=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_call_with_only_an_intent_is_asked_for_by_key_and_never_run_twice(
+    tmp_path: Path, ran: bool
+) -> None:
+    world = World(lambda *_: "go on")
+    store = CounterStore(tmp_path / "c.sqlite")
+    task = counter(tmp_path / "c.sqlite", calls=2)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        episode = EpisodeId(f"{task.run_id}.0.0")
+        _first_turn(world, episode)
+        world.bus.append(TOOL_EVENTS, intent_of(task, episode))
+        if ran:
+            store.add(episode, f"{episode}:0:0:0", 1, 1)
+        world.lease(task, attempt=2)
+        ended = await world.ended(episode)
+    assert ended.stop_cause is StopCause.POLICY_STOP
+    assert [(run.executions, run.value) for run in store.executions()] == [(1, 1), (1, 2)]
+    [request] = world.bus.records(VERIFY_REQUESTS)
+    assert json.loads(request.artifact) == {"values": [1, 2]}
+
+
+def _first_turn(world: World, episode: EpisodeId) -> None:
+    kept = world.wal.episode(episode)
+    kept.fence = (1, 1)
+    kept.turns.append(FakeTurn(text="go on", finish="stop", offset=7, result_offsets=[]))
+
+
+async def test_a_call_whose_outcome_nobody_can_tell_is_recorded_as_unknown(tmp_path: Path) -> None:
+    world = World(lambda *_: "go on")
+    task = counter(tmp_path / "c.sqlite", asks_by_key=False)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        episode = EpisodeId(f"{task.run_id}.0.0")
+        _first_turn(world, episode)
+        world.bus.append(TOOL_EVENTS, intent_of(task, episode))
+        world.lease(task, attempt=2)
+        ended = await world.ended(episode)
+    assert (ended.stop_cause, "unknown_tool" in ended.detail) == (StopCause.ENVIRONMENT_ERROR, True)
+    assert world.tools(episode)[-1].kind is ToolEventKind.UNKNOWN_OUTCOME
+    assert CounterStore(tmp_path / "c.sqlite").executions() == []
+
+
+async def test_an_external_tool_does_not_run_when_a_higher_fence_stands_before_its_intent(
+    tmp_path: Path,
+) -> None:
+    world = World(lambda *_: "go on")
+    task = counter(tmp_path / "c.sqlite")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        gateway.hold.clear()
+        episode = world.lease(task)
+        await until(lambda: len(gateway.requests) == 2)
+        fence = ToolEvent(
+            run_id=task.run_id, episode_id=episode, group_id=task.group_id,
+            kind=ToolEventKind.FENCE, attempt=2, writer_id=WorkerId("environment-2"),
+            incarnation="other", at_us=1,
+        )  # fmt: skip
+        world.bus.append(TOOL_EVENTS, fence)
+        gateway.hold.set()
+        await until(lambda: len(world.tools(episode)) == 2)
+    assert [event.kind.value for event in world.tools(episode)] == ["fence", "intent"]
+    assert CounterStore(tmp_path / "c.sqlite").executions() == []
+    assert world.events(EpisodeEventKind.ENDED, episode) == []
+
+
+async def test_an_acknowledgement_without_offset_is_completed_by_reading_back() -> None:
+    world = World(sums)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        world.bus.faults.next(Fault.ACKED_WITHOUT_OFFSET, topic=TOOL_EVENTS, count=2)
+        episode = world.lease(calculator())
+        await world.ended(episode)
+    assert world.wal.episode(episode).turns[1].result_offsets == [1]
+
+
+async def test_an_unknown_intent_ends_the_attempt_and_is_never_written_again() -> None:
+    world = World(sums)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:
+        world.announce(gateway)
+        world.bus.faults.next(Fault.UNKNOWN_LATE, topic=TOOL_EVENTS)
+        episode = world.lease(calculator())
+        ended = await world.ended(episode)
+        assert ended.stop_cause is StopCause.INFRASTRUCTURE_ERROR
+        assert context.producer.number == 2
+        # The next attempt fences first, so what lands late is void.
+        world.lease(calculator(), attempt=2)
+        final = await world.ended(episode, 2)
+        world.bus.land_late()
+    assert final.stop_cause is StopCause.POLICY_STOP
+    kinds = [(event.kind.value, event.attempt) for event in world.tools(episode)]
+    assert kinds == [("fence", 2), ("intent", 2), ("result", 2), ("intent", 1)]
+
+
+async def test_an_unknown_end_is_written_again_since_the_first_of_two_counts() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        world.bus.faults.next(Fault.UNKNOWN_LOST, topic=VERIFY_REQUESTS)
+        episode = world.lease(task_of("digits"))
+        ended = await world.ended(episode)
+    assert ended.stop_cause is StopCause.POLICY_STOP
+    assert len(world.bus.records(VERIFY_REQUESTS)) == 1
+
+
+async def test_the_stop_signal_records_the_rest_as_paused() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway:
+        gateway.hold.clear()
+        async with world.worker():
+            world.announce(gateway)
+            episode = world.lease(task_of("digits"))
+            await until(lambda: len(gateway.requests) == 2)
+        [paused] = world.events(EpisodeEventKind.PAUSED, episode)
+    assert (paused.attempt, paused.fence_number) == (1, 1)
+    assert world.events(EpisodeEventKind.ENDED, episode) == []
+
+
+async def test_a_pause_from_the_scheduler_is_recorded_at_once() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.hold.clear()
+        world.announce(gateway)
+        task = task_of("digits")
+        episode = world.lease(task)
+        await until(lambda: len(gateway.requests) == 2)
+        world.event(task, EpisodeEventKind.PAUSE_REQUESTED, attempt=1)
+        await until(lambda: len(world.events(EpisodeEventKind.PAUSED, episode)) == 1)
+
+
+async def test_an_abandoned_episode_is_let_go_without_a_record() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.hold.clear()
+        world.announce(gateway)
+        task = task_of("digits")
+        episode = world.lease(task)
+        await until(lambda: len(gateway.requests) == 2)
+        world.event(task, EpisodeEventKind.ABANDONED, attempt=1)
+        await until(lambda: len(world.bus.records(EPISODES)) >= 6)
+        gateway.hold.set()
+    assert world.events(EpisodeEventKind.ENDED, episode) == []
+    assert world.events(EpisodeEventKind.PAUSED, episode) == []
+
+
+async def test_a_lease_that_has_run_out_by_the_workers_own_clock_writes_nothing() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        late = world.lease(task_of("digits"), lease_ms=1)
+        await world.ended(world.lease(task_of("digits"), member=1))
+        opened = [body["episode_id"] for path, body in gateway.requests if "sessions" in path]
+        assert late not in opened
+    events = [event for event in world.bus.records(EPISODES) if event.episode_id == late]
+    assert [event.kind for event in events] == [EpisodeEventKind.LEASED]
+
+
+async def test_waiting_at_the_gateway_renews_the_lease_while_a_request_may_take_so_long() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        gateway.hold.clear()
+        world.announce(gateway)
+        episode = world.lease(task_of("digits"), lease_ms=300)
+        await until(lambda: len(world.events(EpisodeEventKind.PROGRESS, episode)) >= 8)
+        gateway.hold.set()
+        ended = await world.ended(episode)
+    assert ended.stop_cause is StopCause.POLICY_STOP
+    assert sum(p.at_gateway for p in world.events(EpisodeEventKind.PROGRESS, episode)) >= 7
+
+
+async def test_a_poison_record_on_episodes_becomes_a_dead_letter_and_nothing_stops() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        world.bus.append_raw(EPISODES, partition=0, raw=b"junk")
+        await world.ended(world.lease(task_of("digits")))
+        await until(lambda: len(world.bus.records(DEAD_LETTERS)) == 1)
