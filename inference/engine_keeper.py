@@ -152,6 +152,11 @@ class EngineKeeper:
         """
         return await self._engine.score(prompt_ids, ids)
 
+    async def abort(self, request_id: str) -> None:
+        """Let a request leave the engine, held or not; a dead engine holds none."""
+        if self._engine.alive:
+            await self._engine.abort(request_id)
+
     async def watch(self) -> None:
         """Restart the engine whenever it is found dead; runs until cancelled."""
         while True:

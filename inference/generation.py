@@ -132,13 +132,18 @@ class Generation:
         self._stop_timer()
         self._ring()
 
+    async def interrupt(self) -> None:
+        """Leave the engine now and go on once it may sample again."""
+        if self._request_id:
+            await self._keeper.abort(self._request_id)
+
     async def suspend(self, why: RefusedError) -> None:
         """Sample no more: the engine hands out what it has, that is committed,
         and the turn ends.
         """
         self._suspended = why
         if self._request_id:
-            await self._abort()
+            await self._keeper.abort(self._request_id)
         else:
             self.fail(why)
 
@@ -158,7 +163,7 @@ class Generation:
             self._keeper.flushes.discard(self.flush)
             self._stop_timer()
             if self._request_id:
-                await self._abort()
+                await self._keeper.abort(self._request_id)
 
     async def _run(self) -> None:
         for attempt in range(_ENGINE_TRIES):
@@ -176,6 +181,7 @@ class Generation:
                 self._live(Discard(reason=refusal.code.value))
                 raise
             except TransientError as error:
+                self._request_id = ""
                 _LOG.warning("turn %d suspended: %s", self.spec.turn, error)
                 self._keeper.doubt()
             self._live(Drain())
@@ -387,12 +393,3 @@ class Generation:
 
     def _live(self, event: Event) -> None:
         self.life = step(self.life, event)
-
-    async def _abort(self) -> None:
-        try:
-            engine = await self._keeper.ready(
-                Deadline.after(0, now_ms=self._clock.monotonic_ms(), waiting_for="aborting")
-            )
-        except TransientError:
-            return
-        await engine.abort(self._request_id)

@@ -55,17 +55,20 @@ class PolicyFollower:
         keeper: EngineKeeper,
         *,
         inflight: Callable[[], int],
+        interrupt: Callable[[], Awaitable[None]],
         on_change: Callable[[str], Awaitable[None]],
         refresh_timeout_s: float,
         checks_files: bool = True,
     ) -> None:
-        """`on_change` is given a sentence whenever the served version or its state changes.
+        """`interrupt` makes turns in flight leave the engine. `on_change` is given a sentence
+        whenever the served version or its state changes.
 
         `checks_files` is off for the scripted engine only, which loads nothing.
         """
         self._context = context
         self._keeper = keeper
         self._inflight = inflight
+        self._interrupt = interrupt
         self._on_change = on_change
         self._refresh_timeout_s = refresh_timeout_s
         self._checks_files = checks_files
@@ -194,6 +197,7 @@ class PolicyFollower:
         if self._learner.is_ancestor(self._keeper.version):
             return
         self._keeper.hold(_ORPHANED)
+        await self._interrupt()
         known = [v for v in self._policies if self._learner.is_ancestor(v)]
         await self._on_change(f"version {self._keeper.version} is orphaned")
         if not known:

@@ -267,6 +267,14 @@ class Sessions:
         session.task.add_done_callback(lambda _: self._on_over(session, generation))
         return generation
 
+    async def interrupt(self) -> None:
+        """Let every turn in flight leave the engine; each goes on when the
+        engine may sample again.
+        """
+        for session in tuple(self._open.values()):
+            if session.current is not None and session.is_busy:
+                await session.current.interrupt()
+
     async def suspend(self, *, timeout_s: float) -> None:
         """Sample no more, and commit what every turn in flight has sampled: the
         worker is stopping.

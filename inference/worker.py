@@ -22,7 +22,7 @@ from schemas.enums import Role, WorkerStatus
 from schemas.ports import Context
 
 _LOG = logging.getLogger(__name__)
-_STATE_S = 1.0
+_STATE_S = 0.25
 
 
 async def run(
@@ -55,6 +55,7 @@ async def run(
         context,
         service.keeper,
         inflight=lambda: service.sessions.busy,
+        interrupt=service.sessions.interrupt,
         on_change=changed,
         refresh_timeout_s=settings.refresh_timeout_s,
         checks_files=settings.engine is not EngineKind.SCRIPTED,

@@ -22,7 +22,7 @@ from schemas.partition import partition_of
 from schemas.ports import Context, Delivered
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import EpisodeWal
-from schemas.topics import TOKENS
+from schemas.topics import ALL, TOKENS
 from tests.support.clocks import RealClock
 from tests.support.memory_bus import MemoryBus
 
@@ -57,7 +57,7 @@ def context_on(bus: MemoryBus, worker: str) -> Context:
         producer=bus.producer(),
         consumers=bus.consumers(),
         clock=RealClock(),
-        starts={TOKENS.name: dict.fromkeys(range(bus.partitions), 0)},
+        starts={topic.name: dict.fromkeys(range(bus.partitions), 0) for topic in ALL},
         secret=SECRET,
         stop=asyncio.Event(),
     )

@@ -1,0 +1,253 @@
+"""A worker loads what is prepared, leaves what is orphaned, and says what it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from inference.policy_follower import PolicyFollower
+from inference.scripted_engine import ScriptedEngine, version_of
+from inference.settings import InferenceSettings
+from inference.tokenizer import ByteTokenizer
+from inference.worker import run
+from schemas.bearer import issue
+from schemas.enums import LearnerEventKind, RefreshEventKind, TokenKind, WorkerStatus
+from schemas.errors import SettingsError
+from schemas.ids import Version, WorkerId
+from schemas.packing import unpack_logprobs
+from schemas.ports import Context
+from schemas.records.learner_event import LearnerEvent
+from schemas.records.policy_version import PolicyVersion
+from schemas.records.refresh_event import RefreshEvent
+from schemas.records.worker_state import WorkerState
+from schemas.topics import LEARNER_STEPS, POLICIES, REFRESHES, WORKERS
+from tests.support.inference_stand import (
+    RUN,
+    SECRET,
+    action_ids,
+    context_on,
+    episode,
+    inference_settings,
+    scripted,
+    wal_of,
+)  # fmt: skip
+from tests.support.memory_bus import MemoryBus
+
+LEARNER = WorkerId("learner-1")
+E = episode()
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
+
+
+def learner_event(bus: MemoryBus, kind: LearnerEventKind, **values: Any) -> None:
+    bus.append(
+        LEARNER_STEPS,
+        LearnerEvent(
+            run_id=RUN, kind=kind, learner_id=LEARNER, at_us=0, writer_id=LEARNER, **values
+        ),
+    )  # fmt: skip
+
+
+def restored(bus: MemoryBus, epoch: int, parent: Version) -> None:
+    learner_event(bus, LearnerEventKind.EPOCH_STARTED, epoch=epoch)
+    learner_event(
+        bus, LearnerEventKind.RESTORED, epoch=epoch,
+        parent_epoch=parent.epoch, parent_number=parent.number,
+    )  # fmt: skip
+
+
+def stepped(bus: MemoryBus, version: Version) -> None:
+    learner_event(
+        bus, LearnerEventKind.STEP, epoch=version.epoch, number=version.number,
+        ordinal=version.number,
+    )  # fmt: skip
+
+
+def published(bus: MemoryBus, version: Version) -> None:
+    bus.append(
+        POLICIES,
+        PolicyVersion(
+            run_id=RUN, epoch=version.epoch, number=version.number, ordinal=version.number,
+            digest=f"digest-{version}", location="/nowhere", at_us=0, writer_id=LEARNER,
+        ),
+    )  # fmt: skip
+
+
+def prepared(bus: MemoryBus, version: Version) -> None:
+    bus.append(
+        REFRESHES,
+        RefreshEvent(
+            run_id=RUN, worker_id=WorkerId("inference-1"), kind=RefreshEventKind.PREPARE,
+            epoch=version.epoch, number=version.number, at_us=0, writer_id=WorkerId("refresh-1"),
+        ),
+    )  # fmt: skip
+
+
+def told(bus: MemoryBus) -> list[tuple[str, Version]]:
+    """Return what the worker itself said about refreshes."""
+    return [
+        (event.kind.value, Version(event.epoch, event.number))
+        for event in bus.records(REFRESHES)
+        if event.kind is not RefreshEventKind.PREPARE
+    ]
+
+
+def state(bus: MemoryBus) -> WorkerState:
+    return bus.records(WORKERS)[-1]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(3):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(
+    bus: MemoryBus, settings: InferenceSettings | None = None
+) -> AsyncIterator[tuple[Context, ScriptedEngine]]:
+    context = context_on(bus, "inference-1")
+    settings = settings or inference_settings()
+    engine = ScriptedEngine(
+        settings.scripted, tokenizer=ByteTokenizer(), context_max=2048, clock=context.clock
+    )
+    worker = asyncio.create_task(run(context, settings, engine=engine))
+    await until(lambda: bool(bus.records(WORKERS)))
+    yield context, engine
+    assert isinstance(context.stop, asyncio.Event)
+    context.stop.set()
+    await asyncio.wait_for(worker, 3)
+
+
+async def test_a_prepared_version_is_loaded_and_served() -> None:
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    stepped(bus, Version(1, 1))
+    async with running(bus):
+        published(bus, Version(1, 1))
+        prepared(bus, Version(1, 1))
+        await until(lambda: len(told(bus)) == 2)
+        assert told(bus) == [("loaded", Version(1, 1)), ("serving", Version(1, 1))]
+        await until(lambda: (state(bus).epoch, state(bus).number) == (1, 1))
+        assert state(bus).address.startswith("http://127.0.0.1:")
+    assert state(bus).status is WorkerStatus.STOPPED
+
+
+async def test_a_version_that_no_counting_step_made_is_refused() -> None:
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    async with running(bus) as (_, engine):
+        published(bus, Version(1, 1))
+        prepared(bus, Version(1, 1))
+        await until(lambda: bool(told(bus)))
+        assert told(bus) == [("failed", Version(1, 1))]
+        assert engine.version == Version(0, 0)
+
+
+async def test_an_orphaned_version_is_left_before_anything_more_is_sampled() -> None:
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    for number in (1, 2):
+        stepped(bus, Version(1, number))
+        published(bus, Version(1, number))
+    slow = scripted(tokens_per_s=500.0, length_median_tokens=100, length_sigma=0.0)
+    async with running(bus, inference_settings(scripted=slow)) as (_, engine):
+        prepared(bus, Version(1, 2))
+        await until(lambda: engine.version == Version(1, 2))
+        address = state(bus).address
+        begun = asyncio.create_task(_turn(address))
+        await until(lambda: len(action_ids(wal_of(bus, E))) > 8)
+        # The learner restarts from the starting weights: 1/1 and 1/2 are on no lineage any more.
+        restored(bus, 2, Version(0, 0))
+        await until(lambda: "orphaned" in state(bus).detail)
+        sampled = len(action_ids(wal_of(bus, E)))
+        await asyncio.sleep(0.03)
+        assert len(action_ids(wal_of(bus, E))) == sampled, "nothing is sampled under an orphan"
+        stepped(bus, Version(2, 1))
+        published(bus, Version(2, 1))
+        answer = await begun
+        assert answer["sluice"]["policy_versions"] == ["1/2", "2/1"]
+        actions = [p.commit for p in wal_of(bus, E).pieces if p.kind is TokenKind.ACTION]
+        values = [v for action in actions for v in unpack_logprobs(action.logprobs)]
+        versions = [Version(1, 2)] * sampled + [Version(2, 1)] * (len(values) - sampled)
+        assert [version_of(v) for v in values] == versions
+
+
+async def no_turns() -> None:
+    return None
+
+
+async def _turn(address: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {issue(SECRET, E, 1)}"}
+    async with aiohttp.ClientSession(address, headers=headers) as http:
+        opening = {"episode_id": E, "attempt": 1, "fence_number": 1, "first": True}
+        async with http.post("/v1/sessions", json=opening) as response:
+            assert response.status == 200
+        body = {"messages": ASK, "sluice": {"turn": 0, "fence_number": 1}}
+        async with http.post("/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+
+async def test_a_version_whose_files_are_missing_is_refused_and_the_old_one_stays() -> None:
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    stepped(bus, Version(1, 1))
+    published(bus, Version(1, 1))
+    async with running(bus) as (context, engine):
+        from inference.engine_keeper import EngineKeeper
+
+        keeper = EngineKeeper(engine, clock=context.clock, inflight_max=1)
+        changes: list[str] = []
+
+        async def note(detail: str) -> None:
+            changes.append(detail)
+
+        follower = PolicyFollower(
+            context_on(bus, "inference-9"), keeper, inflight=lambda: 0,
+            interrupt=no_turns, on_change=note,
+            refresh_timeout_s=1.0,
+        )  # fmt: skip
+        for topic in (LEARNER_STEPS, POLICIES):
+            for message in bus.messages(topic):
+                follower.take(message)
+        bus.append(
+            REFRESHES,
+            RefreshEvent(
+                run_id=RUN, worker_id=WorkerId("inference-9"), kind=RefreshEventKind.PREPARE,
+                epoch=1, number=1, at_us=0, writer_id=WorkerId("refresh-1"),
+            ),
+        )  # fmt: skip
+        loop = asyncio.create_task(follower.run())
+        await until(lambda: bool(told(bus)))
+        loop.cancel()
+        failed = [e for e in bus.records(REFRESHES) if e.kind is RefreshEventKind.FAILED]
+        assert "/nowhere" in failed[0].detail
+        assert engine.version == Version(0, 0)
+        assert changes == ["version 1/1 failed to load"]
+
+
+async def test_a_worker_says_what_its_engine_was_caught_at() -> None:
+    bus = MemoryBus(partitions=1)
+    async with running(bus, inference_settings(scripted=scripted(fault="nan"))):
+        headers = {"Authorization": f"Bearer {issue(SECRET, E, 1)}"}
+        async with aiohttp.ClientSession(state(bus).address, headers=headers) as http:
+            opening = {"episode_id": E, "attempt": 1, "fence_number": 1, "first": True}
+            await http.post("/v1/sessions", json=opening)
+            body = {"messages": ASK, "sluice": {"turn": 0, "fence_number": 1}}
+            async with http.post("/v1/chat/completions", json=body) as response:
+                assert response.status == 500
+        await until(lambda: "invalid_logprob" in state(bus).detail)
+
+
+async def test_a_taken_port_is_a_clear_error() -> None:
+    bus = MemoryBus(partitions=1)
+    async with running(bus):
+        port = int(state(bus).address.rsplit(":", 1)[1])
+        with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
+            await run(context_on(bus, "inference-2"), inference_settings(listen_port=port))
