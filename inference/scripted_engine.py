@@ -1,7 +1,6 @@
-"""A scripted engine: seeded tokens that mean nothing, at a set speed, with set lengths and set
-faults.
+"""A scripted engine: seeded tokens that mean nothing, with set speed, lengths and faults.
 
-It is for tests and load and says so in its name; nothing it writes is a policy's. A token is a
+It is for tests and load and says so in its name; nothing it writes is a policy's. A turn is a
 function of the seed and of all ids before it, so that a resumed turn goes on identically; a
 log-prob encodes the version it was sampled under.
 """
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -219,12 +219,9 @@ class ScriptedEngine:
         uniform = ((drawn >> 11) + 0.5) / (1 << 53)
         law = math.exp(self._settings.length_sigma * NormalDist().inv_cdf(uniform))
         length = max(1, round(self._settings.length_median_tokens * law))
-        crc = zlib.crc32(pack_ids(done), head)
-        ids = list(done)
-        while len(ids) < min(length, longest):
-            chosen = self._alphabet[_mix(crc ^ _mix(self._settings.seed + 1)) % len(self._alphabet)]
-            ids.append(chosen)
-            crc = zlib.crc32(pack_ids((chosen,)), crc)
+        # Drawn one after the other, so that a shorter text is the beginning of a longer one.
+        drawn_ids = random.Random(drawn).choices(self._alphabet, k=min(length, longest))
+        ids = [*done, *drawn_ids[len(done) :]]
         return ids if len(ids) >= longest else [*ids, self._stop_id]
 
     async def _tick(self) -> None:

@@ -43,7 +43,7 @@ class ScriptedSettings(BaseModel):
         description="decode rate of one request; 0 is as fast as it can",
     )
     tick_ms: int = Field(
-        default=20, ge=1, le=1000, description="how often new tokens are handed out"
+        default=50, ge=1, le=1000, description="how often new tokens are handed out"
     )
     length_median_tokens: float = Field(
         default=24.0, gt=0.0, le=1e6, description="median of the log-normal law of turn lengths"

@@ -6,7 +6,7 @@ stands. Source: requirements 3.5 and design section 5 (commit before exposure).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from schemas.errors import InvariantError
@@ -98,8 +98,7 @@ class TokenLedger:
         durable: int | None = None,
         exposed: int | None = None,
     ) -> TokenLedger:
-        after = replace(
-            self,
+        after = TokenLedger(
             sampled=self.sampled if sampled is None else sampled,
             appended=self.appended if appended is None else appended,
             durable=self.durable if durable is None else durable,
