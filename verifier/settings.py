@@ -9,9 +9,6 @@ class VerifierSettings(BaseModel):
     """How one verifier worker judges."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    group: str = Field(
-        default="verifier", min_length=1, description="Consumer group, within the run."
-    )
     processes: int = Field(
         default=1, ge=1, le=256, description="Judging processes; each takes one request at a time."
     )
@@ -23,6 +20,12 @@ class VerifierSettings(BaseModel):
         gt=0,
         le=600,
         description="Time for a process to start and import a rubric. Unit: s.",
+    )
+    memory_mib: int = Field(
+        default=4096,
+        ge=256,
+        le=1_048_576,
+        description="Address space of a judging process. Unit: MiB.",
     )
     tries_max: int = Field(
         default=3,
@@ -53,6 +56,15 @@ class VerifierSettings(BaseModel):
         ge=0,
         le=600,
         description="Time for running judgements when asked to stop. Unit: s.",
+    )
+    poll_ms: int = Field(
+        default=200,
+        ge=1,
+        le=5000,
+        description="Longest wait of one poll, thus of a stop. Unit: ms.",
+    )
+    records_max: int = Field(
+        default=500, ge=1, le=100_000, description="Records taken in one poll."
     )
     evidence_bytes_max: int = Field(
         default=16_384, ge=256, le=65_536, description="Evidence kept in a verdict. Unit: bytes."
