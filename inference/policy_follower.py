@@ -218,6 +218,7 @@ class PolicyFollower:
             (topic.name, partition): end
             for topic in (LEARNER_STEPS, POLICIES)
             for partition, end in (await reader.ends(topic)).items()
+            if partition in self._context.starts.get(topic.name, {})
         }
         now_ms = self._context.clock.monotonic_ms()
         deadline = Deadline.after(_READ_MS, now_ms=now_ms, waiting_for="reading learner-steps")

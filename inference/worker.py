@@ -42,33 +42,52 @@ async def run(
         tokenizer=tokenizer,
         observe=metrics.observe,
     )
-    await service.keeper.start()
     address = await service.listen()
     presence = Presence(context, Role.INFERENCE, address, settings.inflight_max)
-    await presence.announce(WorkerStatus.READY, service.keeper.version)
-    _LOG.info("serving version %s at %s", service.keeper.version, address)
+    await presence.announce(WorkerStatus.STARTING, detail="the engine is starting")
+    try:
+        failed = await _serve(context, settings, service, presence)
+    finally:
+        await presence.announce(WorkerStatus.DRAINING)
+        left = await service.drain()
+    detail = f"{left} commits unsettled" if left else str(failed or "")
+    status = WorkerStatus.FAILED if failed else WorkerStatus.STOPPED
+    await presence.announce(status, detail=detail)
+    if failed is not None:
+        raise failed
+
+
+async def _serve(
+    context: Context, settings: InferenceSettings, service: InferenceService, presence: Presence
+) -> BaseException | None:
+    """Start the engine and serve until the stop signal; return the error that ended it, if any."""
+    starting = asyncio.create_task(service.keeper.start(), name="engine start")
+    stop = asyncio.create_task(_stopped(context), name="stop signal")
+    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+    if starting.exception() is not None:
+        return starting.exception()
+    keeper = service.keeper
+    await presence.announce(WorkerStatus.READY, keeper.version)
+    _LOG.info("serving version %s", keeper.version)
 
     async def changed(detail: str) -> None:
-        await presence.announce(WorkerStatus.READY, service.keeper.version, detail)
+        await presence.announce(WorkerStatus.READY, keeper.version, detail)
 
     follower = PolicyFollower(
         context,
-        service.keeper,
+        keeper,
         inflight=lambda: service.sessions.busy,
         interrupt=service.sessions.interrupt,
         on_change=changed,
         refresh_timeout_s=settings.refresh_timeout_s,
         checks_files=settings.engine is not EngineKind.SCRIPTED,
     )
-    failed = await _until_stopped(context, service, follower, presence)
-    status = WorkerStatus.FAILED if failed else WorkerStatus.STOPPED
-    await presence.announce(WorkerStatus.DRAINING, service.keeper.version)
-    left = await service.drain()
-    await presence.announce(
-        status, detail=f"{left} commits unsettled" if left else str(failed or "")
-    )
-    if failed is not None:
-        raise failed
+    return await _until_stopped(context, service, follower, presence)
 
 
 async def _until_stopped(

@@ -16,7 +16,7 @@ from inference.settings import InferenceSettings
 from inference.tokenizer import ByteTokenizer
 from inference.worker import run
 from schemas.bearer import issue
-from schemas.enums import LearnerEventKind, RefreshEventKind, TokenKind, WorkerStatus
+from schemas.enums import LearnerEventKind, RefreshEventKind, Role, TokenKind, WorkerStatus
 from schemas.errors import SettingsError
 from schemas.ids import Version, WorkerId
 from schemas.packing import unpack_logprobs
@@ -40,6 +40,10 @@ from tests.support.memory_bus import MemoryBus
 
 LEARNER = WorkerId("learner-1")
 E = episode()
+_SILENT = WorkerState(
+    run_id=RUN, worker_id=WorkerId("inference-1"), role=Role.INFERENCE, incarnation="",
+    status=WorkerStatus.STOPPED, at_us=0, writer_id=WorkerId("inference-1"),
+)  # fmt: skip
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
 
 
@@ -97,7 +101,8 @@ def told(bus: MemoryBus) -> list[tuple[str, Version]]:
 
 
 def state(bus: MemoryBus) -> WorkerState:
-    return bus.records(WORKERS)[-1]
+    """Return what the worker said last of itself."""
+    return (bus.records(WORKERS) or [_SILENT])[-1]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -116,7 +121,7 @@ async def running(
         settings.scripted, tokenizer=ByteTokenizer(), context_max=2048, clock=context.clock
     )
     worker = asyncio.create_task(run(context, settings, engine=engine))
-    await until(lambda: bool(bus.records(WORKERS)))
+    await until(lambda: worker.done() or state(bus).status is WorkerStatus.READY)
     yield context, engine
     assert isinstance(context.stop, asyncio.Event)
     context.stop.set()
@@ -164,6 +169,7 @@ async def test_an_orphaned_version_is_left_before_anything_more_is_sampled() -> 
         # The learner restarts from the starting weights: 1/1 and 1/2 are on no lineage any more.
         restored(bus, 2, Version(0, 0))
         await until(lambda: "orphaned" in state(bus).detail)
+        await asyncio.sleep(0.02)
         sampled = len(action_ids(wal_of(bus, E)))
         await asyncio.sleep(0.03)
         assert len(action_ids(wal_of(bus, E))) == sampled, "nothing is sampled under an orphan"
@@ -224,7 +230,7 @@ async def test_a_version_whose_files_are_missing_is_refused_and_the_old_one_stay
             ),
         )  # fmt: skip
         loop = asyncio.create_task(follower.run())
-        await until(lambda: bool(told(bus)))
+        await until(lambda: bool(changes))
         loop.cancel()
         failed = [e for e in bus.records(REFRESHES) if e.kind is RefreshEventKind.FAILED]
         assert "/nowhere" in failed[0].detail
@@ -251,3 +257,33 @@ async def test_a_taken_port_is_a_clear_error() -> None:
         port = int(state(bus).address.rsplit(":", 1)[1])
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
             await run(context_on(bus, "inference-2"), inference_settings(listen_port=port))
+
+
+async def test_an_engine_that_cannot_start_is_told_and_ends_the_worker() -> None:
+    class Broken(ScriptedEngine):
+        async def start(self) -> None:
+            raise SettingsError("no memory for the KV cache", hint="lower kv_cache_gib")
+
+    bus = MemoryBus(partitions=1)
+    context = context_on(bus, "inference-1")
+    engine = Broken(scripted(), tokenizer=ByteTokenizer(), context_max=64, clock=context.clock)
+    with pytest.raises(SettingsError, match="no memory"):
+        await run(context, inference_settings(), engine=engine)
+    assert state(bus).status is WorkerStatus.FAILED
+    assert "no memory" in state(bus).detail
+
+
+async def test_a_stop_during_the_engines_start_ends_the_worker() -> None:
+    class Slow(ScriptedEngine):
+        async def start(self) -> None:
+            await asyncio.sleep(60)
+
+    bus = MemoryBus(partitions=1)
+    context = context_on(bus, "inference-1")
+    engine = Slow(scripted(), tokenizer=ByteTokenizer(), context_max=64, clock=context.clock)
+    worker = asyncio.create_task(run(context, inference_settings(), engine=engine))
+    await until(lambda: state(bus).detail != "")
+    assert isinstance(context.stop, asyncio.Event)
+    context.stop.set()
+    await asyncio.wait_for(worker, 3)
+    assert state(bus).status is WorkerStatus.STOPPED
