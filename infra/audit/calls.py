@@ -1,0 +1,88 @@
+"""The audit's own reading of `tool-events` (design section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from infra.audit.report import Findings, at
+from schemas.enums import ToolEventKind
+from schemas.ports import Delivered
+from schemas.records.tool_event import ToolEvent
+from schemas.topics import TOOL_EVENTS
+
+
+@dataclass(slots=True, kw_only=True)
+class Try:
+    """One Intent that counts where it stands."""
+
+    offset: int
+    wal_position: int
+    key: str
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeCalls:
+    """The tool log of one episode."""
+
+    partition: int
+    fence: int = 0
+    tries: list[Try] = field(default_factory=list)
+    intents: dict[int, tuple[str, bool]] = field(default_factory=dict)
+    """Offset of every Intent to its key and whether the tool is idempotent."""
+    results: dict[str, int] = field(default_factory=dict)
+    """Key to the offset of its first Result."""
+    result_offsets: set[int] = field(default_factory=set)
+    void: int = 0
+
+
+class Calls:
+    """All tool calls of a run."""
+
+    def __init__(self, findings: Findings) -> None:
+        """Report to `findings`."""
+        self.by_episode: dict[str, EpisodeCalls] = {}
+        self.void = 0
+        self.calls = 0
+        self._findings = findings
+
+    def take(self, message: Delivered[ToolEvent]) -> None:
+        """Take the next record of its partition."""
+        event = message.record
+        log = self.by_episode.get(event.episode_id)
+        if log is None:
+            log = self.by_episode[event.episode_id] = EpisodeCalls(partition=message.partition)
+        is_late = event.attempt < log.fence
+        if event.kind is ToolEventKind.FENCE:
+            is_late = event.attempt <= log.fence
+            log.fence = max(log.fence, event.attempt)
+        elif event.kind is ToolEventKind.INTENT:
+            log.intents[message.offset] = (event.call_key, event.idempotent)
+            if not is_late:
+                self.calls += 1
+                log.tries.append(
+                    Try(offset=message.offset, wal_position=event.wal_position, key=event.call_key)
+                )
+        elif event.kind is ToolEventKind.RESULT:
+            self._result(message, log)
+        self.void += is_late
+
+    def _result(self, message: Delivered[ToolEvent], log: EpisodeCalls) -> None:
+        event, place = message.record, at(TOOL_EVENTS.name, message.partition, message.offset)
+        intent = log.intents.get(event.intent_offset)
+        self._findings.check(
+            3,
+            intent is not None and intent[0] == event.call_key,
+            f"the Result of {event.call_key} has no Intent before it at {event.intent_offset}",
+            ids=(event.episode_id,),
+            at=(place,),
+        )
+        first = log.results.setdefault(event.call_key, message.offset)
+        idempotent = intent is not None and intent[1]
+        self._findings.check(
+            3,
+            first == message.offset or idempotent,
+            f"{event.call_key} was executed twice and is not idempotent",
+            ids=(event.episode_id,),
+            at=(at(TOOL_EVENTS.name, message.partition, first), place),
+        )
+        log.result_offsets.add(message.offset)

@@ -1,0 +1,431 @@
+"""A small sound run, written record by record onto the memory bus, for tests that break it on
+purpose.
+
+Five rollouts: two trained together (one of them resumed by a second attempt, with a fork and a tool
+call each), one dropped by the gate, one abandoned, one evaluated. `change` sees each record before
+it is written and returns what is written in its place: the record, another, several, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schemas.enums import (
+    AbandonReason,
+    ControlKind,
+    CutReason,
+    DropReason,
+    EpisodeEventKind,
+    GateOutcome,
+    LearnerEventKind,
+    Purpose,
+    RewardSource,
+    StopCause,
+    Termination,
+    TokenKind,
+    ToolEventKind,
+    ToolExit,
+    VerdictCode,
+)
+from schemas.ids import EpisodeId, GroupId, RunId, TaskId, Version, WorkerId, episode_id, group_id
+from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
+from schemas.records.control_event import ControlEvent
+from schemas.records.episode_event import EpisodeEvent
+from schemas.records.gate_decision import GateDecision
+from schemas.records.gated_trajectory import GatedTrajectory
+from schemas.records.learner_event import LearnerEvent
+from schemas.records.parts import MemberDecision, TrainedMember
+from schemas.records.policy_version import PolicyVersion
+from schemas.records.task import Task
+from schemas.records.token_commit import TokenCommit
+from schemas.records.tool_event import ToolEvent
+from schemas.records.trajectory import Trajectory
+from schemas.records.verifier_result import VerifierResult
+from schemas.records.verify_request import VerifyRequest
+from schemas.topics import (
+    CONTROL,
+    EPISODES,
+    GATE_DECISIONS,
+    GATED,
+    LEARNER_STEPS,
+    POLICIES,
+    TASKS,
+    TOKENS,
+    TOOL_EVENTS,
+    TRAJECTORIES,
+    VERDICTS,
+    VERIFY_REQUESTS,
+    Topic,
+)
+from tests.support.memory_bus import MemoryBus
+
+RUN = RunId("run-1")
+TRAINED, RESUMED = episode_id(RUN, 0, 0), episode_id(RUN, 0, 1)
+DROPPED, ABANDONED, EVALUATED = (episode_id(RUN, ordinal, 0) for ordinal in (1, 2, 3))
+SETTINGS = '{"training": {"max_lag_steps": 4, "max_age_s": 600.0}}'
+Change = Callable[[Topic[Any], Any], Any]
+_WRITER = WorkerId("w")
+_SCHEDULER = WorkerId("scheduler-0")
+
+
+class RecordedRun:
+    """Writes the run onto `bus`; `write` may be called once."""
+
+    def __init__(self, change: Change | None = None, *, closed: bool = True) -> None:
+        """Let `change` spoil records on their way."""
+        self.bus = MemoryBus(partitions=1)
+        self._change = change or (lambda _, record: record)
+        self._closed = closed
+        self._digests = {(0, 0): "sha-0", (1, 1): "sha-1"}
+
+    def put(self, topic: Topic[Any], record: Any) -> int:
+        """Write a record and return the offset of the last one written for it."""
+        written = self._change(topic, record)
+        records: Sequence[Any] = written if isinstance(written, list) else [written]
+        for one in records:
+            if isinstance(one, bytes):
+                self.bus.append_raw(topic, partition=0, raw=one)
+            elif one is not None:
+                self.bus.append(topic, one, partition=0)
+        return self.bus.end(topic.name, 0) - 1
+
+    def write(self) -> MemoryBus:
+        """Write everything and return the bus."""
+        self._begin()
+        groups = ((0, 2, Purpose.TRAIN), (1, 1, Purpose.TRAIN), (2, 1, Purpose.TRAIN))
+        for ordinal, size, purpose in (*groups, (3, 1, Purpose.EVALUATE)):
+            self._issue(ordinal, size, purpose)
+        first, second = self._episode(TRAINED), self._episode(RESUMED, attempts=2)
+        third, last = self._episode(DROPPED), self._episode(EVALUATED)
+        self._event(
+            ABANDONED, EpisodeEventKind.ABANDONED, abandon_reason=AbandonReason.GROUP_DEADLINE
+        )
+        self._decide(0, {TRAINED: first, RESUMED: second}, DropReason.NONE)
+        self._decide(1, {DROPPED: third}, DropReason.LAG)
+        self.put(GATE_DECISIONS, self._decision(2, (), abandoned=(ABANDONED,)))
+        del last
+        self._learn({TRAINED: first, RESUMED: second})
+        return self.bus
+
+    def _begin(self) -> None:
+        self.put(
+            CONTROL,
+            ControlEvent(
+                run_id=RUN, kind=ControlKind.START, settings=SETTINGS, at_us=0, writer_id=_WRITER
+            ),
+        )
+        self.put(
+            EPISODES,
+            EpisodeEvent(
+                run_id=RUN,
+                episode_id=EpisodeId(""),
+                group_id=GroupId(""),
+                kind=EpisodeEventKind.SCHEDULER_FENCE,
+                scheduler_epoch=1,
+                scheduler_id=_SCHEDULER,
+                at_us=0,
+                writer_id=_SCHEDULER,
+            ),
+        )
+        self._publish(Version(0, 0), 0)
+
+    def _publish(self, version: Version, ordinal: int) -> None:
+        self.put(
+            POLICIES,
+            PolicyVersion(
+                run_id=RUN,
+                epoch=version.epoch,
+                number=version.number,
+                ordinal=ordinal,
+                digest=self._digests[version.epoch, version.number],
+                location="x",
+                at_us=0,
+                writer_id=_WRITER,
+            ),
+        )
+
+    def _issue(self, ordinal: int, size: int, purpose: Purpose) -> None:
+        self.put(
+            TASKS,
+            Task(
+                run_id=RUN,
+                task_id=TaskId(f"{RUN}.{ordinal}"),
+                group_id=group_id(RUN, ordinal),
+                ordinal=ordinal,
+                purpose=purpose,
+                environment="counter",
+                group_size=size,
+                at_us=0,
+                writer_id=_WRITER,
+            ),
+        )
+        for member in range(size):
+            self._event(
+                episode_id(RUN, ordinal, member),
+                EpisodeEventKind.ISSUED,
+                purpose=purpose,
+                group_size=size,
+            )
+
+    def _event(self, episode: EpisodeId, kind: EpisodeEventKind, **fields: Any) -> int:
+        return self.put(
+            EPISODES,
+            EpisodeEvent(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                kind=kind,
+                scheduler_epoch=1,
+                scheduler_id=_SCHEDULER,
+                at_us=0,
+                writer_id=fields.pop("writer_id", _SCHEDULER),
+                **fields,
+            ),
+        )
+
+    def _commit(self, episode: EpisodeId, kind: TokenKind, attempt: int, **fields: Any) -> int:
+        count, start = fields.pop("count", 0), fields.get("start", 0)
+        ids = pack_ids(range(count))
+        is_action = kind is TokenKind.ACTION
+        logprobs = pack_logprobs([-0.5] * count) if is_action else b""
+        spans = pack_spans([Span(start, start + count, Version(0, 0))]) if is_action else b""
+        return self.put(
+            TOKENS,
+            TokenCommit(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                attempt=attempt,
+                fence_number=1,
+                writer_id=WorkerId("inference-0"),
+                incarnation="i",
+                producer_number=1,
+                kind=kind,
+                count=count,
+                token_ids=ids,
+                logprobs=logprobs,
+                spans=spans,
+                crc32c=crc32c(ids, logprobs, spans),
+                at_us=0,
+                **fields,
+            ),
+        )
+
+    def _tool(self, episode: EpisodeId, kind: ToolEventKind, attempt: int, **fields: Any) -> int:
+        return self.put(
+            TOOL_EVENTS,
+            ToolEvent(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                kind=kind,
+                attempt=attempt,
+                writer_id=WorkerId("environment-0"),
+                incarnation="i",
+                at_us=0,
+                **fields,
+            ),
+        )
+
+    def _episode(self, episode: EpisodeId, *, attempts: int = 1) -> int:
+        """Run one rollout to its Trajectory; return the Trajectory's offset."""
+        worker = WorkerId("environment-0")
+        seq = 0
+        for attempt in range(1, attempts + 1):
+            self._event(
+                episode, EpisodeEventKind.LEASED, attempt=attempt, worker_id=worker, lease_ms=60_000
+            )
+            self._tool(episode, ToolEventKind.FENCE, attempt)
+            self._commit(episode, TokenKind.FENCE, attempt)
+            if attempt == 1:
+                self._first_turn(episode)
+                seq = 4
+            else:
+                seq = 0
+        start = 10
+        end = self._commit(
+            episode, TokenKind.ACTION, attempts, seq=seq, start=start, count=3, turn=1
+        )
+        self.put(
+            VERIFY_REQUESTS,
+            VerifyRequest(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                task_id=TaskId("t"),
+                attempt=attempts,
+                environment="counter",
+                wal_position=end,
+                at_us=0,
+                writer_id=worker,
+            ),
+        )
+        ended = self._event(
+            episode,
+            EpisodeEventKind.ENDED,
+            attempt=attempts,
+            stop_cause=StopCause.POLICY_STOP,
+            wal_position=end,
+            token_count=13,
+            writer_id=worker,
+        )
+        verdict = self.put(
+            VERDICTS,
+            VerifierResult(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                attempt=attempts,
+                verifier_digest="v",
+                code=VerdictCode.CORRECT,
+                reward=1.0,
+                at_us=0,
+                writer_id=_WRITER,
+            ),
+        )
+        return self._seal(episode, attempts, ended, verdict)
+
+    def _first_turn(self, episode: EpisodeId) -> None:
+        self._commit(episode, TokenKind.PROMPT, 1, seq=0, start=0, count=4)
+        self._commit(episode, TokenKind.ACTION, 1, seq=1, start=4, count=6)
+        # The fork takes back two action tokens, so the sibling segment holds two.
+        cut = self._commit(episode, TokenKind.CUT, 1, seq=2, start=8, cut_reason=CutReason.FORK)
+        call = {"call_key": f"{episode}/0/0/0", "tool": "add"}
+        intent = self._tool(episode, ToolEventKind.INTENT, 1, wal_position=cut, **call)
+        result = self._tool(
+            episode,
+            ToolEventKind.RESULT,
+            1,
+            intent_offset=intent,
+            exit_class=ToolExit.OK,
+            **call,
+        )
+        self._commit(
+            episode,
+            TokenKind.OBSERVATION,
+            1,
+            seq=3,
+            start=8,
+            count=2,
+            rests_on=cut,
+            result_offset=result,
+        )
+
+    def _seal(self, episode: EpisodeId, attempt: int, ended: int, verdict: int) -> int:
+        return self.put(
+            TRAJECTORIES,
+            Trajectory(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                task_id=TaskId("t"),
+                attempt=attempt,
+                policy_digest="sha-0",
+                termination=Termination.SUCCESS,
+                stop_cause=StopCause.POLICY_STOP,
+                verdict_code=VerdictCode.CORRECT,
+                reward=1.0,
+                reward_source=RewardSource.VERDICT,
+                tokens=13,
+                action_tokens=7,
+                masked={"sibling_branch": 2},
+                ended_offset=ended,
+                verdict_offset=verdict,
+                at_us=0,
+                writer_id=_WRITER,
+            ),
+        )
+
+    def _decision(
+        self, ordinal: int, members: Sequence[MemberDecision], abandoned: Sequence[str] = ()
+    ) -> GateDecision:
+        return GateDecision(
+            run_id=RUN,
+            group_id=group_id(RUN, ordinal),
+            ordinal=ordinal,
+            members=tuple(members),
+            abandoned=tuple(abandoned),
+            at_us=0,
+            writer_id=_WRITER,
+        )
+
+    def _decide(self, ordinal: int, members: dict[EpisodeId, int], reason: DropReason) -> None:
+        outcome = GateOutcome.ADMIT if reason is DropReason.NONE else GateOutcome.DROP
+        decided = [
+            MemberDecision(
+                episode_id=episode, trajectory_offset=offset, outcome=outcome, reason=reason
+            )
+            for episode, offset in members.items()
+        ]
+        offset = self.put(GATE_DECISIONS, self._decision(ordinal, decided))
+        for episode, trajectory in members.items() if outcome is GateOutcome.ADMIT else ():
+            self.put(
+                GATED,
+                GatedTrajectory(
+                    run_id=RUN,
+                    episode_id=episode,
+                    group_id=_group(episode),
+                    trajectory_frame=b"",
+                    trajectory_offset=trajectory,
+                    trajectory_us=0,
+                    decision_offset=offset,
+                    input_offset=0,
+                    at_us=0,
+                    writer_id=_WRITER,
+                ),
+            )
+
+    def _learner(self, kind: LearnerEventKind, **fields: Any) -> int:
+        return self.put(
+            LEARNER_STEPS,
+            LearnerEvent(
+                run_id=RUN,
+                kind=kind,
+                epoch=1,
+                learner_id=WorkerId("learner-0"),
+                at_us=0,
+                writer_id=WorkerId("learner-0"),
+                **fields,
+            ),
+        )
+
+    def _learn(self, members: dict[EpisodeId, int]) -> None:
+        self._learner(LearnerEventKind.EPOCH_STARTED)
+        self._learner(LearnerEventKind.RESTORED)
+        trained = tuple(
+            TrainedMember(
+                episode_id=episode,
+                partition=0,
+                offset=offset,
+                trajectory_offset=trajectory,
+                age_ms=50,
+                action_tokens=7,
+                kept_tokens=5,
+                masked_low=1,
+                masked_high=1,
+                reward=1.0,
+            )
+            for offset, (episode, trajectory) in enumerate(members.items())
+        )
+        self._learner(
+            LearnerEventKind.STEP, number=1, ordinal=1, policy_digest="sha-1", trained=trained
+        )
+        self._publish(Version(1, 1), 1)
+        self._learner(LearnerEventKind.CHECKPOINTED, number=1, ordinal=1)
+        if self._closed:
+            self.put(
+                CONTROL,
+                ControlEvent(
+                    run_id=RUN,
+                    kind=ControlKind.END_OF_STREAM,
+                    counts={"issued": 5, "admitted": 2, "abandoned": 1, "evaluated": 1},
+                    at_us=0,
+                    writer_id=_WRITER,
+                ),
+            )
+            self._learner(LearnerEventKind.CLOSED)
+
+
+def _group(episode: EpisodeId) -> GroupId:
+    return GroupId(episode.rsplit(".", 1)[0] + ".g")

@@ -1,0 +1,363 @@
+"""The audit passes a sound run, and each invariant is seen to fail on a planted break."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra.audit.audit import audit
+from infra.audit.report import NAMES, AuditReport
+from schemas.enums import (
+    DropReason,
+    EpisodeEventKind,
+    LearnerEventKind,
+    RewardSource,
+    StopCause,
+    TokenKind,
+    ToolEventKind,
+    VerdictCode,
+)
+from schemas.ids import EpisodeId, RunId, Version, WorkerId
+from schemas.packing import Span, crc32c, pack_logprobs, pack_spans
+from schemas.records.episode_event import EpisodeEvent
+from schemas.records.gate_decision import GateDecision
+from schemas.records.gated_trajectory import GatedTrajectory
+from schemas.records.learner_event import LearnerEvent
+from schemas.records.parts import SkippedMember
+from schemas.records.policy_version import PolicyVersion
+from schemas.records.task import Task
+from schemas.records.token_commit import TokenCommit
+from schemas.records.tool_event import ToolEvent
+from schemas.records.trajectory import Trajectory
+from schemas.records.verifier_result import VerifierResult
+from schemas.topics import LEARNER_STEPS, TOKENS, Topic
+from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, RUN, TRAINED, RecordedRun
+
+Spoil = Callable[[Any], Any]
+
+
+async def _audit(change: Any = None, *, closed: bool = True) -> AuditReport:
+    bus = RecordedRun(change, closed=closed).write()
+    return await audit(bus.consumers(), RUN)
+
+
+def only(record_type: type[Any], spoil: Spoil, **fields: Any) -> Callable[[Topic[Any], Any], Any]:
+    """Return a change that spoils the records of one type whose fields are as given."""
+
+    def change(_: Topic[Any], record: Any) -> Any:
+        is_it = type(record) is record_type and all(
+            getattr(record, name) == value for name, value in fields.items()
+        )
+        return spoil(record) if is_it else record
+
+    return change
+
+
+def replaced(**fields: Any) -> Spoil:
+    """Return a spoil that replaces fields."""
+    return lambda record: dataclasses.replace(record, **fields)
+
+
+def twice(record: Any) -> Any:
+    """Write a record two times."""
+    return [record, record]
+
+
+def gone(_: Any) -> None:
+    """Leave a record out."""
+
+
+def _recrc(commit: TokenCommit, **fields: Any) -> TokenCommit:
+    changed = dataclasses.replace(commit, **fields)
+    crc = crc32c(changed.token_ids, changed.logprobs, changed.spans)
+    return dataclasses.replace(changed, crc32c=crc)
+
+
+def _member(**fields: Any) -> Spoil:
+    def spoil(event: LearnerEvent) -> LearnerEvent:
+        first, *rest = event.trained
+        return dataclasses.replace(event, trained=(dataclasses.replace(first, **fields), *rest))
+
+    return spoil
+
+
+def _trained_twice(event: LearnerEvent) -> list[LearnerEvent]:
+    again = dataclasses.replace(event, number=2, ordinal=2, trained=event.trained[:1])
+    return [event, again]
+
+
+def _skipped_too(event: LearnerEvent) -> list[LearnerEvent]:
+    member = SkippedMember(episode_id=TRAINED, partition=0, offset=0, reason=DropReason.AGE)
+    skip = dataclasses.replace(event, kind=LearnerEventKind.SKIPPED, trained=(), skipped=(member,))
+    return [skip, event]
+
+
+def _decided(**fields: Any) -> Spoil:
+    def spoil(decision: GateDecision) -> GateDecision:
+        first, *rest = decision.members
+        return dataclasses.replace(decision, members=(dataclasses.replace(first, **fields), *rest))
+
+    return spoil
+
+
+STEP = {"kind": LearnerEventKind.STEP}
+INTENT = {"kind": ToolEventKind.INTENT, "episode_id": TRAINED}
+RESULT = {"kind": ToolEventKind.RESULT, "episode_id": TRAINED}
+SECOND_TURN = {"kind": TokenKind.ACTION, "turn": 1, "episode_id": TRAINED}
+OBSERVED = {"kind": TokenKind.OBSERVATION, "episode_id": TRAINED}
+ENDED = {"kind": EpisodeEventKind.ENDED, "episode_id": TRAINED}
+LEASED = {"kind": EpisodeEventKind.LEASED, "episode_id": TRAINED}
+SEALED = {"episode_id": TRAINED}
+
+BREAKS: list[tuple[int, str, Any]] = [
+    (1, "rests on WAL offset 999", only(ToolEvent, replaced(wal_position=999), **INTENT)),
+    (1, "rests on WAL offset -1", only(ToolEvent, replaced(wal_position=-1), **INTENT)),
+    (1, "rests on WAL offset 999", only(TokenCommit, replaced(rests_on=999), **OBSERVED)),
+    (1, "Result at 77", only(TokenCommit, replaced(result_offset=77), **OBSERVED)),
+    (1, "Ended rests on WAL offset 500", only(EpisodeEvent, replaced(wal_position=500), **ENDED)),
+    (
+        2,
+        "log-prob",
+        only(TokenCommit, lambda c: _recrc(c, logprobs=pack_logprobs([1.0] * 3)), **SECOND_TURN),
+    ),
+    (
+        2,
+        "gap or overlap",
+        only(
+            TokenCommit,
+            lambda c: _recrc(c, spans=pack_spans([Span(11, 13, Version(0, 0))])),
+            **SECOND_TURN,
+        ),
+    ),
+    (
+        2,
+        "log-probs for 3 sampled",
+        only(TokenCommit, lambda c: _recrc(c, logprobs=c.logprobs[:8]), **SECOND_TURN),
+    ),
+    (2, "the log has", only(TokenCommit, replaced(crc32c=1), **SECOND_TURN)),
+    (2, "the log has", only(TokenCommit, replaced(seq=9), **SECOND_TURN)),
+    (2, "the log has", only(Trajectory, replaced(action_tokens=8), **SEALED)),
+    (3, "no Intent before", only(ToolEvent, gone, **INTENT)),
+    (3, "executed twice", only(ToolEvent, twice, **RESULT)),
+    (4, "not the final one", only(Trajectory, replaced(ended_offset=3), **SEALED)),
+    (4, "not the first of attempt", only(Trajectory, replaced(verdict_offset=3), **SEALED)),
+    (4, "not the first", only(GateDecision, _decided(trajectory_offset=50), ordinal=0)),
+    (
+        4,
+        "leaves out a member",
+        only(GateDecision, lambda d: dataclasses.replace(d, members=d.members[:1]), ordinal=0),
+    ),
+    (4, "never issued", only(GateDecision, _decided(episode_id=EpisodeId("run-1.0.9")), ordinal=0)),
+    (4, "without an Admit", only(GatedTrajectory, replaced(decision_offset=7), **SEALED)),
+    (4, "not the final one", only(EpisodeEvent, replaced(writer_id=WorkerId("zombie")), **ENDED)),
+    (5, "is pending", only(Trajectory, gone, episode_id=EpisodeId("run-1.3.0"))),
+    (5, "two headings", only(LearnerEvent, _skipped_too, **STEP)),
+    (5, "kept and", only(LearnerEvent, _member(kept_tokens=4), **STEP)),
+    (5, "never issued", only(EpisodeEvent, gone, kind=EpisodeEventKind.ISSUED, episode_id=DROPPED)),
+    (5, "EndOfStream says", only(EpisodeEvent, gone, kind=EpisodeEventKind.ABANDONED)),
+    (6, "lag by the log is 0", only(LearnerEvent, _member(lag_steps=-1), **STEP)),
+    (6, "bound is 4", only(LearnerEvent, _member(lag_steps=5), **STEP)),
+    (6, "bound is 600000", only(LearnerEvent, _member(age_ms=600_001), **STEP)),
+    (
+        6,
+        "does not descend",
+        only(
+            TokenCommit,
+            lambda c: _recrc(c, spans=pack_spans([Span(10, 13, Version(1, 1))])),
+            **SECOND_TURN,
+        ),
+    ),
+    (7, "trained in 2 steps", only(LearnerEvent, _trained_twice, **STEP)),
+    (7, "no gated record", only(LearnerEvent, _member(offset=5), **STEP)),
+    (7, "without an Admit", only(LearnerEvent, _member(episode_id=DROPPED), **STEP)),
+    (7, "no checkpoint", only(LearnerEvent, gone, kind=LearnerEventKind.CHECKPOINTED)),
+    (8, "0 digests", only(PolicyVersion, gone, number=0)),
+    (
+        8,
+        "2 digests",
+        only(PolicyVersion, lambda p: [p, dataclasses.replace(p, digest="x")], number=0),
+    ),
+    (8, "differ in the digest", only(LearnerEvent, replaced(policy_digest="x"), **STEP)),
+    (8, "not that of", only(Trajectory, replaced(policy_digest="x"), **SEALED)),
+    (
+        8,
+        "by no Step",
+        only(
+            TokenCommit,
+            lambda c: _recrc(c, spans=pack_spans([Span(10, 13, Version(7, 7))])),
+            **SECOND_TURN,
+        ),
+    ),
+    (9, "no ground", only(VerifierResult, replaced(code=VerdictCode.INFRA_ERROR), **SEALED)),
+    (9, "no ground", only(Trajectory, replaced(reward=0.5), **SEALED)),
+    (9, "no ground", only(Trajectory, replaced(reward_source=RewardSource.ATTRIBUTION), **SEALED)),
+    (9, "trained with reward 0.25", only(LearnerEvent, _member(reward=0.25), **STEP)),
+    (
+        9,
+        "trained with reward",
+        only(Trajectory, replaced(reward=None, reward_source=RewardSource.NONE), **SEALED),
+    ),
+]
+
+
+async def test_a_sound_run_is_clean_and_closed() -> None:
+    report = await _audit()
+    assert report.violations == ()
+    assert report.closed
+    assert report.is_clean
+    assert all(report.checked[number] > 0 for number in NAMES)
+    headings = ("issued", "trained", "dropped", "abandoned", "evaluated", "pending")
+    assert [report.counts[name] for name in headings] == [5, 2, 1, 1, 1, 0]
+    assert report.dropped == {"lag": 1}
+    assert report.abandoned == {"group_deadline": 1}
+    assert report.tokens["sampled"] == 36
+    assert report.tokens["trained"] == 10
+    assert report.tokens["masked:sibling_branch"] == 4
+    assert report.tokens["dropped:lag"] == report.tokens["evaluated"] == 9
+
+
+@pytest.mark.parametrize(
+    ("invariant", "says", "change"),
+    BREAKS,
+    ids=[f"{n}-{says}-{i}" for i, (n, says, _) in enumerate(BREAKS)],
+)
+async def test_a_planted_break_is_named(invariant: int, says: str, change: Any) -> None:
+    report = await _audit(change)
+    found = [v.what for v in report.violations if v.invariant == invariant]
+    assert any(says in what for what in found), [v.to_json() for v in report.violations]
+
+
+def test_every_invariant_has_a_planted_break() -> None:
+    assert {number for number, _, _ in BREAKS} == set(NAMES)
+
+
+async def test_a_live_run_lists_what_is_pending_and_is_clean() -> None:
+    report = await _audit(
+        only(LearnerEvent, gone, kind=LearnerEventKind.CHECKPOINTED), closed=False
+    )
+    assert report.violations == ()
+    assert not report.closed
+    assert set(report.pending["a checkpoint that covers its step"]) == {TRAINED, RESUMED}
+    assert report.counts["pending"] == 2
+    assert report.tokens["pending"] == 18
+
+
+async def test_pending_episodes_say_what_they_wait_for() -> None:
+    def change(topic: Topic[Any], record: Any) -> Any:
+        if topic is LEARNER_STEPS or getattr(record, "episode_id", "") == ABANDONED:
+            keeps = getattr(record, "kind", None) is EpisodeEventKind.ISSUED
+            return record if keeps else None
+        if type(record) is GateDecision and record.ordinal == 2:
+            return None
+        return record
+
+    report = await _audit(change, closed=False)
+    assert report.violations == ()
+    assert report.pending == {"the learner": (TRAINED, RESUMED), "a lease": (ABANDONED,)}
+
+
+async def test_copies_and_zombies_are_superseded_and_no_violation() -> None:
+    def change(_: Topic[Any], record: Any) -> Any:
+        match record:
+            case Trajectory() | GateDecision() | VerifierResult() | PolicyVersion():
+                return [record, record]
+            case EpisodeEvent(kind=EpisodeEventKind.ISSUED | EpisodeEventKind.ENDED):
+                return [record, dataclasses.replace(record, scheduler_epoch=9)]
+            case TokenCommit(kind=TokenKind.FENCE, attempt=2):
+                zombie = dataclasses.replace(record, kind=TokenKind.PROMPT, attempt=1, seq=4)
+                return [record, zombie]
+            case LearnerEvent(kind=LearnerEventKind.STEP):
+                return [record, dataclasses.replace(record, learner_id=WorkerId("zombie"))]
+        return record
+
+    # A copy moves the offset that later records name, so each is named by its first.
+    def first_named(topic: Topic[Any], record: Any) -> Any:
+        if type(record) is Trajectory:
+            record = dataclasses.replace(
+                record,
+                ended_offset=record.ended_offset - 1,
+                verdict_offset=record.verdict_offset - 1,
+            )
+        if type(record) is GateDecision:
+            record = dataclasses.replace(
+                record,
+                members=tuple(
+                    dataclasses.replace(m, trajectory_offset=m.trajectory_offset - 1)
+                    for m in record.members
+                ),
+            )
+        if type(record) is GatedTrajectory:
+            record = dataclasses.replace(record, decision_offset=record.decision_offset - 1)
+        return change(topic, record)
+
+    report = await _audit(first_named)
+    assert [v.to_json() for v in report.violations] == []
+    assert report.counts["superseded trajectories"] == 4
+    assert report.counts["superseded gate-decisions"] == 3
+    assert report.counts["superseded verdicts"] == 4
+    assert report.counts["superseded ended"] == 4
+    assert report.counts["superseded issued"] == 5
+    assert report.counts["learner records void"] == 1
+
+
+async def test_poison_is_counted_and_other_runs_are_passed_over() -> None:
+    def change(topic: Topic[Any], record: Any) -> Any:
+        if type(record) is Task and record.ordinal == 0:
+            return [record, dataclasses.replace(record, run_id=RunId("other"))]
+        if topic is TOKENS and record.kind is TokenKind.ACTION and record.turn == 1:
+            # Junk behind the last commit takes no right from anybody.
+            return [b"junk", record]
+        return record
+
+    report = await _audit(change)
+    assert report.violations == ()
+    assert report.counts["poison tokens.v1"] == 4
+    assert report.counts["tasks"] == 4
+
+
+async def test_what_lies_behind_the_end_is_superseded() -> None:
+    bus = RecordedRun().write()
+    last = next(r for r in bus.records(TOKENS) if r.episode_id == TRAINED and r.turn == 1)
+    bus.append(TOKENS, dataclasses.replace(last, seq=5), partition=0)
+    report = await audit(bus.consumers(), RUN)
+    assert report.violations == ()
+    assert report.tokens["superseded"] == 3
+    assert report.tokens["sampled"] == 39
+
+
+async def test_the_report_is_plain_data_and_prints() -> None:
+    report = await _audit(only(LearnerEvent, _member(kept_tokens=4), **STEP))
+    tree = report.to_json()
+    fifth = next(i for i in tree["invariants"] if i["number"] == 5)
+    assert fifth["violations"][0]["ids"] == [TRAINED]
+    assert fifth["violations"][0]["offsets"] == ["learner-steps.v1[0]@2"]
+    assert tree["clean"] is False
+    out = io.StringIO()
+    report.show(stream=out)
+    assert "trained" in out.getvalue()
+    assert "run run-1 (closed): " in out.getvalue()
+
+
+async def test_a_retried_attempt_is_no_final_end() -> None:
+    def change(_: Topic[Any], record: Any) -> Any:
+        if (
+            type(record) is EpisodeEvent
+            and record.kind is EpisodeEventKind.LEASED
+            and record.attempt == 2
+        ):
+            failed = dataclasses.replace(
+                record,
+                kind=EpisodeEventKind.ENDED,
+                attempt=1,
+                stop_cause=StopCause.INFRASTRUCTURE_ERROR,
+                writer_id=WorkerId("environment-0"),
+            )
+            return [failed, record]
+        return record
+
+    report = await _audit(change)
+    assert report.violations == ()
