@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from schemas.ports import Floor, Message
+from schemas.codec import frame_id
+from schemas.errors import PoisonRecordError
+from schemas.ports import Floor, Message, Poisoned
 
 Place: TypeAlias = tuple[str, int]
 """Logical topic name and partition."""
@@ -88,3 +90,32 @@ class Client(Protocol):
     def close(self) -> None:
         """Release the client."""
         ...
+
+
+def poisoned(
+    place: tuple[str, int, int],
+    timestamp_ms: int,
+    *,
+    key: bytes | None,
+    raw: bytes,
+    error: PoisonRecordError,
+) -> Poisoned:
+    """Return what a reader is given for bytes that do not decode.
+
+    place: logical topic name, partition, offset.
+    """
+    try:
+        schema_id: int | None = frame_id(raw)
+    except PoisonRecordError:
+        schema_id = None
+    return Poisoned(
+        topic=place[0],
+        partition=place[1],
+        offset=place[2],
+        timestamp_ms=timestamp_ms,
+        key=key,
+        raw=raw,
+        schema_id=schema_id,
+        error_class=type(error).__name__,
+        error=str(error),
+    )

@@ -18,24 +18,25 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from consumers.client import EndReached, Place, Read, Rebalance
-from consumers.core.classify import TOPIC_GONE, failure_of
-from consumers.core.config import FETCH_WAIT_MS, Config, group_config, reader_config
+from consumers.client import EndReached, Place, Read, Rebalance, poisoned
+from consumers.core.classify import TOPIC_GONE, error_of, failure_of
+from consumers.core.config import FETCH_WAIT_MS, Config, admin_config, group_config, reader_config
+from consumers.core.topic_ids import GONE, remember_id
 from consumers.group import KafkaGroupReader
 from consumers.lookup import Lookup
 from consumers.reader import KafkaLogReader
 from consumers.settings import ConsumerSettings
 from consumers.trouble import Trouble
-from schemas.codec import Codec, frame_id
+from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.errors import (
     Boundary,
     InvariantError,
     PoisonRecordError,
     SettingsError,
-    TransientError,
-)
-from schemas.ports import Delivered, Floor, Message, Poisoned, Position
+    SluiceError,
+)  # fmt: skip
+from schemas.ports import Delivered, Floor, Message, Position
 from schemas.topics import ALL, BY_NAME, Topic
 
 _log = logging.getLogger(__name__)
@@ -154,16 +155,8 @@ class _Bus:
         """Return the one admin client of this door; answers die with their client."""
         with self._lock:
             if self._admin is None:
-                config: dict[str, Any] = {
-                    "bootstrap.servers": self.settings.bootstrap,
-                    "client.id": f"{self.settings.client_id}-admin",
-                    "reconnect.backoff.ms": 50,
-                    "reconnect.backoff.max.ms": 500,
-                    "log_level": 2,
-                    "logger": _log,
-                    "error_cb": self._complained,
-                    **self.settings.security,
-                }
+                config: dict[str, Any] = dict(admin_config(self.settings))
+                config |= {"error_cb": self._complained, "logger": _log}
                 self._admin = AdminClient(config)
             return self._admin
 
@@ -227,15 +220,10 @@ class _Bus:
             except KafkaException as error:
                 if error.args[0].name() not in TOPIC_GONE or self.logical[full] not in self._ids:
                     continue
-                found = "gone"
+                found = GONE
             except TimeoutError:
                 continue
-            known = self._ids.setdefault(self.logical[full], found)
-            if known != found:
-                raise InvariantError(
-                    f"topic {full} has the id {found}, not {known}", boundary=Boundary.BUS,
-                    hint="it was created anew, so stored positions mean nothing; start a new run",
-                )  # fmt: skip
+            remember_id(self._ids, self.logical[full], found)
 
     def _complained(self, error: KafkaError) -> None:
         self._trouble.note(error.name(), error.str())
@@ -265,8 +253,10 @@ class KafkaClient:
             if self._failure is not None:
                 raise self._failure from error
             return (), 0
-        self._trouble.clear()
-        return self._read([first, *more])
+        read, size = self._read([first, *more])
+        if read:
+            self._trouble.clear()
+        return read, size
 
     def _read(self, messages: Sequence[Any]) -> tuple[Sequence[Read], int]:
         read: list[Read] = []
@@ -288,7 +278,9 @@ class KafkaClient:
             try:
                 record = codec.decode(BY_NAME[topic], raw)
             except PoisonRecordError as poison:
-                read.append(_poisoned(topic, message, raw, poison))
+                place = (topic, message.partition(), message.offset())
+                stamp = message.timestamp()[1]
+                read.append(poisoned(place, stamp, key=message.key(), raw=raw, error=poison))
                 continue
             read.append(
                 Delivered(
@@ -360,7 +352,7 @@ class KafkaClient:
         try:
             found = self._consumer.committed(asked, timeout=_ADMIN_S)
         except KafkaException as error:
-            raise self._translated(error, "the committed floors") from error
+            raise _ours(error.args[0], "the committed floors") from error
         return {
             one.partition: Floor(offset=one.offset, metadata=one.metadata or "")
             for one in found
@@ -374,10 +366,10 @@ class KafkaClient:
         try:
             done = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            raise self._translated(error, f"the commit on {topic}") from error
+            raise _ours(error.args[0], f"the commit on {topic}") from error
         for one in done:
             if one.error is not None:
-                raise self._translated(KafkaException(one.error), f"the commit on {topic}")
+                raise _ours(one.error, f"the commit on {topic}")
 
     def close(self) -> None:
         """Release the client."""
@@ -385,12 +377,6 @@ class KafkaClient:
 
     def _partitions(self, places: Collection[Place]) -> list[TopicPartition]:
         return [TopicPartition(self._bus.names[topic], p) for topic, p in places]
-
-    def _translated(self, error: KafkaException, what: str) -> Exception:
-        found: KafkaError = error.args[0]
-        return failure_of(found.name(), found.str(), place=what) or TransientError(
-            f"{what}: {found.name()}: {found.str()}", boundary=Boundary.BUS, hint="try again"
-        )
 
     def _note(self, error: KafkaError, place: str) -> None:
         name = error.name()
@@ -410,13 +396,5 @@ class KafkaClient:
         self._trouble.note(error.name(), error.str())
 
 
-def _poisoned(topic: str, message: Any, raw: bytes, poison: PoisonRecordError) -> Poisoned:
-    try:
-        schema_id: int | None = frame_id(raw)
-    except PoisonRecordError:
-        schema_id = None
-    return Poisoned(
-        topic=topic, partition=message.partition(), offset=message.offset(),
-        timestamp_ms=message.timestamp()[1], key=message.key(), raw=raw, schema_id=schema_id,
-        error_class=type(poison).__name__, error=str(poison),
-    )  # fmt: skip
+def _ours(error: KafkaError, what: str) -> SluiceError:
+    return error_of(error.name(), error.str(), place=what)

@@ -70,3 +70,10 @@ def failure_of(name: str, text: str, *, place: str) -> SluiceError | None:
             what, boundary=Boundary.BUS, hint="another process runs under the same member id"
         )
     return TransientError(what, boundary=Boundary.BUS, hint="start the reader anew")
+
+
+def error_of(name: str, text: str, *, place: str) -> SluiceError:
+    """Return the error of a request that failed; what heals by itself may be tried again."""
+    return failure_of(name, text, place=place) or TransientError(
+        f"{place}: {name}: {text}", boundary=Boundary.BUS, hint="try again"
+    )

@@ -55,3 +55,15 @@ def group_config(
         "max.poll.interval.ms": settings.poll_interval_ms,
         "enable.partition.eof": False,
     }
+
+
+def admin_config(settings: ConsumerSettings) -> Config:
+    """Return the settings of the client that asks for ends, partitions and topic ids."""
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "client.id": f"{settings.client_id}-admin",
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 2,
+        **settings.security,
+    }
