@@ -21,6 +21,7 @@ from inference.vllm_engine import VllmEngine
 from schemas.enums import FinishReason
 from schemas.errors import Boundary, TransientError
 from schemas.ids import Version
+from tests.support.engine_contract import EngineContract, Served
 from tests.support.vllm_models import PROMPT, Models, Said, engine_settings, make_models, say
 
 pytestmark = [
@@ -167,6 +168,32 @@ async def test_many_swaps_in_a_row_leave_every_token_under_its_own_version(stand
             said.logprobs[first:last],
         )
         assert error <= stand.tolerance
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def served(stand: Stand) -> Served:
+    def next_version() -> tuple[Path, Version]:
+        stand.number += 1
+        stand.serving = (stand.serving + 1) % len(stand.models.folders)
+        return stand.models.folders[stand.serving], Version(1, stand.number)
+
+    return Served(
+        engine=stand.engine,
+        prompt=PROMPT,
+        # Half of the vocabulary: a random model soon says one of them.
+        stop_ids=tuple(range(0, 512, 2)),
+        long_tokens=300,
+        next_version=next_version,
+    )
+
+
+@pytest.fixture
+def fresh(stand: Stand) -> VllmEngine:
+    return VllmEngine(engine_settings(stand.models.folders[0], dtype="float32"))
+
+
+class TestVllmEngine(EngineContract):
+    """The suite that the scripted engine passes too."""
 
 
 async def test_a_version_with_other_tensors_is_refused_before_anything_stops(
