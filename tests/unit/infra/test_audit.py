@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.audit import report as report_module
 from infra.audit.audit import audit
 from infra.audit.report import NAMES, AuditReport
 from schemas.enums import (
@@ -202,6 +205,14 @@ BREAKS: list[tuple[int, str, Any]] = [
         only(Trajectory, replaced(reward=None, reward_source=RewardSource.NONE), **SEALED),
     ),
 ]
+
+
+def test_the_audit_reads_by_rules_of_its_own() -> None:
+    forbidden = ("schemas.rules", "stream_jobs", "learner", "inference", "environments", "verifier")
+    for path in Path(report_module.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not node.module.startswith(forbidden), f"{path.name} imports {node.module}"
 
 
 async def test_a_sound_run_is_clean_and_closed() -> None:
