@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_a_weight_is_1_at_lag_0_and_never_rises_with_lag(weight: object) -> None
     assert callable(weight)
     weights = [weight(lag) for lag in range(10)]
     assert weights[0] == 1.0
-    assert all(a >= b > 0 for a, b in zip(weights, weights[1:], strict=False))
+    assert all(a >= b > 0 for a, b in pairwise(weights))
 
 
 def test_what_is_over_the_bound_is_dropped_however_it_is_weighted() -> None:
