@@ -177,7 +177,7 @@ SHARED: Mapping[tuple[str, str], str] = {
     ("gate", "max_lag_steps"): "training.max_lag_steps",
     ("gate", "max_age_s"): "training.max_age_s",
     ("learner", "batch"): "training.batch",
-    ("learner", "steps_budget"): "run.steps",
+    ("learner", "steps"): "run.steps",
     ("learner", "seed"): "run.seed",
     ("learner", "max_lag_steps"): "training.max_lag_steps",
     ("learner", "max_age_s"): "training.max_age_s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 T = TypeVar("T")
+_PIPED_WIDTH = 200
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 bus_options = [
@@ -70,7 +72,8 @@ def show_table(
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+    # Piped output is read by programs and pagers, which fold lines themselves.
+    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

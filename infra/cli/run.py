@@ -56,7 +56,7 @@ def run(
     if dry_run:
         if config is None:
             raise click.UsageError("--dry-run needs a settings file")
-        settings = session.resolve(config, directory=directory, overrides=pairs)
+        settings = session.resolve_settings(config, directory=directory, overrides=pairs)
         show_json(orjson.loads(settings.model_dump_json()))
         return
     if (config is None) == (resume is None):

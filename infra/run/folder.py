@@ -45,6 +45,11 @@ class RunFolder:
         return self.root / "secret"
 
     @property
+    def schemas(self) -> Path:
+        """Schema ids and texts as the registry gave them when the run began."""
+        return self.root / "schemas.json"
+
+    @property
     def logs(self) -> Path:
         """One log per process."""
         return self.root / "logs"

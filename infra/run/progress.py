@@ -47,7 +47,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def update(self, history: History, *, now_s: float, began_s: float, waiting_for: str) -> None:
         """Redraw, or print a line when it is time."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from schemas.errors import SettingsError
 from schemas.ids import RunId
 
 TINY = "tiny"
+_TINY_LIMIT_S = 180.0
 
 
 def resolve(
@@ -96,11 +99,20 @@ async def start(
 def _make_tiny(settings: RunSettings, folder: RunFolder) -> None:
     path = Path(settings.model.path)
     if path == folder.root / "tiny-model" and not path.exists():
-        # transformers and torch are loaded by this import; only a run of the tiny model pays for
-        # them.
-        from infra.setup.tiny_model import make_tiny_model
-
-        make_tiny_model(path, settings.model.tiny_seed)
+        # In a process of its own: it loads torch, and its libraries print to stdout.
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "infra.setup.tiny_model",
+                str(path),
+                str(settings.model.tiny_seed),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            timeout=_TINY_LIMIT_S,
+            check=True,
+        )
 
 
 async def _begin(

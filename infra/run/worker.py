@@ -10,6 +10,7 @@ nobody watches.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -20,12 +21,12 @@ from pathlib import Path
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
 from infra.clock import MachineClock
-from infra.registry import resolve_codec
 from infra.run.folder import RunFolder, read_start
 from infra.run.roles import spec_of
 from infra.settings import RunSettings, read_resolved
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
+from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.ids import WorkerId
 from schemas.ports import Context
@@ -33,6 +34,7 @@ from schemas.ports import Context
 _CLOSE_MS = 10_000
 _PARENT_CHECK_S = 1.0
 _LOG = logging.getLogger("sluice.worker")
+_CHATTY = ("httpx", "httpx2", "aiokafka", "aiohttp.access")
 
 
 def worker_id(role: str, index: int, run_id: str) -> WorkerId:
@@ -52,7 +54,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop)
     clock = MachineClock()
-    codec = resolve_codec(start.registry, prefix=start.prefix)
+    codec = codec_of(folder)
     me = worker_id(spec.name, index, start.run_id)
     producer = KafkaProducer(
         ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec, clock
@@ -100,6 +102,15 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         await consumers.close()
 
 
+def codec_of(folder: RunFolder) -> Codec:
+    """Return the codec of a run: the ids were resolved once, when it began, so that its processes
+    start without the registry."""
+    kept = json.loads(folder.schemas.read_bytes())
+    return Codec(
+        ids=kept["ids"], writers={int(number): text for number, text in kept["writers"].items()}
+    )
+
+
 def table_definitions() -> tuple[str, ...]:
     """Return the text of every table definition under infra/clickhouse, in order."""
     folder = Path(__file__).resolve().parents[1] / "clickhouse"
@@ -128,3 +139,5 @@ def configure_log() -> None:
         level=os.environ.get("SLUICE_LOG", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
