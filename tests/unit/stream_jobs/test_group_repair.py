@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_jobs.core.group_repair import baseline, repeats
@@ -28,6 +28,7 @@ def test_of_four_members_four_are_kept_three_repaired_and_two_or_fewer_dropped(
     assert repeats(valid, size=4, rule=REPAIR) == expected
 
 
+@settings(max_examples=40)
 @given(st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 4))
 def test_a_repaired_group_is_full_and_repeats_are_as_even_as_can_be(
     valid: list[bool], missing: int

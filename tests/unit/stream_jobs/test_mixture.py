@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.enums import EpisodeEventKind, Purpose
@@ -15,6 +15,7 @@ from tests.support.fake_rollout import task
 from tests.unit.stream_jobs.scheduling import author, issued_event
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**40), st.integers(0, 50)
 )
