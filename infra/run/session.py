@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
+from infra.registry import resolve
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
 from infra.run.conductor import Outcome, account, conduct
-from infra.run.folder import RunFolder, RunStart, find, make, read_start
+from infra.run.folder import RunFolder, RunStart, find, make, read_start, write_atomically
 from infra.run.progress import Progress
 from infra.settings import RunSettings, assemble, load, read_resolved
 from infra.setup.places import find_places
@@ -27,7 +28,7 @@ TINY = "tiny"
 _TINY_LIMIT_S = 180.0
 
 
-def resolve(
+def resolve_settings(
     config: Path, *, directory: Path, overrides: Mapping[str, str], run_id: str = "RUN_ID"
 ) -> RunSettings:
     """Return the settings of a run with every folder named; makes nothing."""
@@ -79,7 +80,7 @@ async def start(
 ) -> Outcome:
     """Start a new run and see it to its end."""
     run_id = new_run_id(time.time_ns() // 1_000, randomness)
-    settings = resolve(config, directory=directory, overrides=overrides, run_id=run_id)
+    settings = resolve_settings(config, directory=directory, overrides=overrides, run_id=run_id)
     folder = RunFolder(root=(directory / run_id).absolute())
     address = find_bus(settings.bus.bootstrap, settings.bus.registry, prefix=settings.bus.prefix)
     _make_tiny(settings, folder)
@@ -99,15 +100,10 @@ async def start(
 def _make_tiny(settings: RunSettings, folder: RunFolder) -> None:
     path = Path(settings.model.path)
     if path == folder.root / "tiny-model" and not path.exists():
+        seed = str(settings.model.tiny_seed)
         # In a process of its own: it loads torch, and its libraries print to stdout.
         subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "infra.setup.tiny_model",
-                str(path),
-                str(settings.model.tiny_seed),
-            ],
+            [sys.executable, "-m", "infra.setup.tiny_model", str(path), "--seed", seed],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             timeout=_TINY_LIMIT_S,
@@ -134,6 +130,9 @@ async def _begin(
         )
         text = settings.model_dump_json()
         make(folder, begun, orjson.loads(text))
+        known = resolve(address.registry, prefix=address.prefix)
+        kept = {"ids": dict(known.ids), "writers": {str(k): v for k, v in known.writers.items()}}
+        write_atomically(folder.schemas, orjson.dumps(kept))
         await doors.control(
             run_id,
             ControlKind.START,
