@@ -1,6 +1,4 @@
-"""Settings of the metrics sink and of the lag and age job. Frozen, reads no environment, imports
-nothing heavy.
-"""
+"""Settings of the metrics sink and of the lag and age job. Frozen, imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ class LagAgeSettings(BaseModel):
 
     model_config = _FROZEN
     emit_interval_s: float = Field(
-        5.0, ge=0.2, le=600, description="Time between two samples of what is buffered. Unit: s."
+        5.0, ge=0.2, le=600, description="Time between two samples of the buffer. Unit: s."
     )
     session_timeout_s: float = Field(
         20.0, ge=6, le=300, description="Silence after which the broker drops the worker. Unit: s."
     )
     stuck_s: float = Field(
         60.0, ge=5, le=3600,
-        description="The job ends, to be started again, when records wait this long unread. Unit: s.",
+        description="The job ends, to be started again, when records wait so long unread. Unit: s.",
     )  # fmt: skip
     start_deadline_s: float = Field(
         60.0, ge=5, le=600, description="Longest wait for the first assignment. Unit: s."
@@ -52,6 +50,15 @@ class SinkSettings(BaseModel):
     buffered_records_max: int = Field(
         50_000, ge=1_000, le=10_000_000, description="Records held in memory. Unit: records."
     )
+    busy_share_max: float = Field(
+        0.1, ge=0.01, le=1,
+        description="Share of the time that writing small batches may take; they wait for it, full "
+        "ones never do. Unit: ratio.",
+    )  # fmt: skip
+    drain_s: float = Field(
+        10.0, ge=0, le=600,
+        description="Longest wait for the last records once asked to stop. Unit: s.",
+    )  # fmt: skip
     insert_retry_s: float = Field(
         120.0, ge=1, le=3600, description="Longest retry of one batch. Unit: s."
     )

@@ -1,0 +1,143 @@
+"""Cuts each partition's records into batches: at so many offsets, after so long, at a given border.
+
+Invariants: a batch is one partition and contiguous offsets (records that were compacted away or
+belong to other runs leave no row, yet their offsets are covered); what is held is counted, so that
+the shell can keep it bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.ports import Delivered
+from stream_jobs.core.sink_ranges import Range
+
+Place = tuple[str, int]
+"""Logical topic name and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Records of one partition whose offsets `range` covers."""
+
+    place: Place
+    range: Range
+    messages: tuple[Delivered[Any], ...]
+
+    def within(self, piece: Range) -> tuple[Delivered[Any], ...]:
+        """Return its records inside a part of its range."""
+        return tuple(m for m in self.messages if piece.first <= m.offset <= piece.last)
+
+
+@dataclass(slots=True)
+class _Pending:
+    first: int
+    """First offset not yet in a batch."""
+    end: int
+    """Next offset to come."""
+    since_ms: int = 0
+    """When the oldest record came."""
+    border: int | None = None
+    """The next batch ends exactly here."""
+    messages: deque[Delivered[Any]] = field(default_factory=deque)
+
+
+class Batches:
+    """What was read and is not yet in a batch, by partition."""
+
+    def __init__(
+        self,
+        starts: Mapping[Place, tuple[int, int | None]],
+        *,
+        offsets_max: int,
+        interval_ms: int,
+    ) -> None:
+        """Take the first offset and the border, if any, of each partition.
+
+        offsets_max: offsets in one batch, at most. interval_ms: a batch is due so long after its
+        oldest record came.
+        """
+        self._pending = {
+            place: _Pending(first=first, end=first, border=border)
+            for place, (first, border) in starts.items()
+        }
+        self._offsets_max = offsets_max
+        self._interval_ms = interval_ms
+        self.held = 0
+        """Records held. Unit: records."""
+
+    def take(self, message: Delivered[Any], *, now_ms: int) -> None:
+        """Hold a record of the run; what was taken already, after a rewind, is left out."""
+        pending = self._pending[message.topic, message.partition]
+        if message.offset < pending.end:
+            return
+        if not pending.messages:
+            pending.since_ms = now_ms
+        pending.messages.append(message)
+        pending.end = message.offset + 1
+        self.held += 1
+
+    def reach(self, positions: Mapping[Place, int]) -> None:
+        """Note the next offset to be delivered of each partition; below it nothing comes."""
+        for place, position in positions.items():
+            pending = self._pending.get(place)
+            if pending is None or position <= pending.end:
+                continue
+            pending.end = position
+            if not pending.messages and pending.border is None:
+                # Only other runs' records: there is nothing to insert, and nothing to remember.
+                pending.first = position
+
+    def rewind(self, place: Place, settled: Range) -> None:
+        """Forget what is held of a partition; it is read again, and cut at the end of `settled`."""
+        self.held -= len(self._pending[place].messages)
+        self._pending[place] = _Pending(first=settled.first, end=settled.first, border=settled.last)
+
+    def due(self, *, now_ms: int, all_of_it: bool = False) -> list[Batch]:
+        """Return the batches to insert now; `all_of_it` takes what is held whatever its age."""
+        return [
+            batch
+            for place, pending in self._pending.items()
+            for batch in self._cut(place, pending, now_ms, all_of_it)
+        ]
+
+    def full(self) -> list[Batch]:
+        """Return only the batches that no later record can join."""
+        return [
+            batch
+            for place, pending in self._pending.items()
+            for batch in self._cut(place, pending, pending.since_ms, False)
+        ]
+
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest held record came; None when nothing is held."""
+        return min((p.since_ms for p in self._pending.values() if p.messages), default=None)
+
+    def _cut(
+        self, place: Place, pending: _Pending, now_ms: int, all_of_it: bool
+    ) -> Iterator[Batch]:
+        if pending.border is not None:
+            if pending.end <= pending.border:
+                return
+            border, pending.border = pending.border, None
+            yield self._take_up_to(place, pending, border)
+        if pending.messages:
+            # Before it lie offsets of other runs, or none.
+            pending.first = max(pending.first, pending.messages[0].offset)
+        while pending.end - pending.first >= self._offsets_max and pending.messages:
+            yield self._take_up_to(place, pending, pending.first + self._offsets_max - 1)
+        is_old = pending.messages and now_ms - pending.since_ms >= self._interval_ms
+        if pending.messages and (is_old or all_of_it):
+            yield self._take_up_to(place, pending, pending.end - 1)
+
+    def _take_up_to(self, place: Place, pending: _Pending, last: int) -> Batch:
+        messages = []
+        while pending.messages and pending.messages[0].offset <= last:
+            messages.append(pending.messages.popleft())
+        batch = Batch(place=place, range=Range(pending.first, last), messages=tuple(messages))
+        pending.first = last + 1
+        self.held -= len(messages)
+        return batch

@@ -1,0 +1,135 @@
+"""Which offsets went into the tables, and what a batch means against what is stored.
+
+Invariants: a range is written ahead as BEFORE, then its rows are inserted under the token
+`topic:partition:first-last`, then it is written as AFTER; a token names exact content, so a range
+that may have been inserted is settled by the same range and by no other. Source: the notes on
+ClickHouse, section 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from schemas.errors import Boundary, InvariantError
+
+
+class Written(StrEnum):
+    """How far the stored range has come."""
+
+    BEFORE = "before"
+    """Its rows may or may not be in the tables."""
+    AFTER = "after"
+    """Its rows are in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `first` to `last` of one partition, both inclusive; gaps inside hold no record."""
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if self.last < self.first:
+            raise InvariantError(f"a range from {self.first} to {self.last} holds nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The newest range of one partition, and its state."""
+
+    range: Range
+    state: Written
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Write BEFORE unless it stands already, insert under the range's token, write AFTER."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The rows are in the tables already."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Part of a range whose token stands for other content: dead-letter it."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Read again from the start of the stored range, and settle that first."""
+
+    range: Range
+
+
+Piece = Insert | Skip | Bury | Rewind
+
+
+def token(topic: str, partition: int, piece: Range) -> str:
+    """Return what names the exact content of an insert."""
+    return f"{topic}:{partition}:{piece.first}-{piece.last}"
+
+
+def settle(stored: Stored | None, new: Range) -> tuple[Piece, ...]:
+    """Return what to do with a new batch against the stored range, in order.
+
+    Raises InvariantError when the batch lies wholly below the stored range: somebody rewound.
+    """
+    if stored is None:
+        return (Insert(new),)
+    held = stored.range
+    if new.last < held.first:
+        raise InvariantError(
+            f"offsets {new.first}-{new.last} lie below the stored {held.first}-{held.last}",
+            boundary=Boundary.STORE,
+            hint="somebody rewound; the tables hold what follows, so start a new run",
+        )
+    if new.first < held.first:
+        return settle(stored, Range(held.first, new.last))
+    match stored.state:
+        case Written.BEFORE:
+            return _against_before(held, new)
+        case Written.AFTER:
+            return _against_after(held, new)
+
+
+def _against_before(held: Range, new: Range) -> tuple[Piece, ...]:
+    if new.first > held.last:
+        return (Rewind(held),)
+    if new == held:
+        return (Insert(held),)
+    if new.first == held.first and new.last > held.last:
+        return (Insert(held), Insert(Range(held.last + 1, new.last)))
+    if new.last > held.last:
+        # It begins inside: the stored range is not all there, so it is read again from its start.
+        return (Rewind(held),)
+    return (Bury(new),)
+
+
+def _against_after(held: Range, new: Range) -> tuple[Piece, ...]:
+    if new.first > held.last:
+        return (Insert(new),)
+    if new.last <= held.last:
+        return (Skip(new),)
+    return (Skip(Range(new.first, held.last)), Insert(Range(held.last + 1, new.last)))
+
+
+def resume_at(stored: Stored | None, start: int) -> tuple[int, int | None]:
+    """Return the offset to read from, and the border that the first batch must end at, if any.
+
+    start: where the run begins in the partition.
+    """
+    if stored is None:
+        return start, None
+    if stored.state is Written.BEFORE:
+        return stored.range.first, stored.range.last
+    return stored.range.last + 1, None

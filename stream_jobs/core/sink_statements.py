@@ -1,0 +1,158 @@
+"""What may be asked over HTTP, and what a migration file says.
+
+Invariants: one statement that only reads; anything that writes, reads files or the network, or
+changes the session is refused before the engine sees it. The engine's own `readonly` refuses the
+rest; this check covers what it lets through (`INTO OUTFILE`, `KILL`, `USE`, several statements).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.errors import Boundary, RejectedError, SettingsError
+
+_READS = frozenset({"select", "with", "show", "describe", "desc", "explain", "exists"})
+_OUTSIDE = frozenset(
+    {
+        "azureblobstorage", "deltalake", "executable", "file", "filecluster", "gcs", "hdfs",
+        "hdfscluster", "hudi", "iceberg", "input", "jdbc", "mongodb", "mysql", "odbc",
+        "postgresql", "python", "redis", "remote", "remotesecure", "s3", "s3cluster", "sqlite",
+        "url", "urlcluster",
+    }
+)  # fmt: skip
+"""Table functions that leave the tables."""
+
+_COMMENT_OR_TEXT = re.compile(
+    r"--[^\n]*|#!?\s[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"",
+    re.DOTALL,
+)
+_FORMAT = re.compile(r"\bformat\s+(\w+)\s*$", re.IGNORECASE)
+_CALL = re.compile(r"\b(\w+)\s*\(")
+_CODE = re.compile(r"\bCode: (\d+)\.")
+
+_LATER = frozenset({159, 160, 202, 209, 210, 241, 242, 243, 252, 279, 319, 373, 999})
+"""Errors of the engine that pass by themselves: timeouts, network, memory, disk, too many parts,
+sessions. Source: ClickHouse, src/Common/ErrorCodes.cpp.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement that only reads."""
+
+    text: str
+    """As asked, without a closing semicolon."""
+    format: str | None
+    """The format that it names itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One file of table definitions."""
+
+    version: int
+    name: str
+    checksum: str
+    statements: tuple[str, ...]
+
+
+def bare(text: str) -> str:
+    """Return a statement with comments, texts and quoted names blanked, for looking at its words.
+
+    Every other character keeps its place.
+    """
+
+    def blank(match: re.Match[str]) -> str:
+        return " " * len(match[0])
+
+    return _COMMENT_OR_TEXT.sub(blank, text)
+
+
+def reading(text: str) -> Statement:
+    """Return a statement that only reads; raise RejectedError that says why it is none."""
+    words = bare(text)
+    end = len(words.rstrip().rstrip(";").rstrip())
+    text, words = text[:end], words[:end]
+    first = re.match(r"[\s(]*(\w+)", words)
+    if first is None:
+        raise _refused("there is no statement")
+    if first[1].lower() not in _READS:
+        raise _refused(f"{first[1].upper()} does not only read")
+    if ";" in words:
+        raise _refused("there is more than one statement")
+    if re.search(r"\binto\s+outfile\b", words, re.IGNORECASE):
+        raise _refused("INTO OUTFILE writes a file")
+    outside = sorted({name.lower() for name in _CALL.findall(words)} & _OUTSIDE)
+    if outside:
+        raise _refused(f"{outside[0]}() reads from outside the tables")
+    named = _FORMAT.search(words)
+    return Statement(text=text, format=named[1] if named else None)
+
+
+def _refused(why: str) -> RejectedError:
+    return RejectedError(
+        f"refused: {why}", boundary=Boundary.STORE, hint="only reading statements, one at a time"
+    )
+
+
+def engine_code(message: str) -> int | None:
+    """Return ClickHouse's number of an error message, None when it has none."""
+    found = _CODE.search(message)
+    return int(found[1]) if found else None
+
+
+def passes(message: str) -> bool:
+    """Whether an insert that failed with this message may succeed later, as it is."""
+    code = engine_code(message)
+    return code is None or code in _LATER
+
+
+def parse_migrations(texts: Sequence[str]) -> tuple[Migration, ...]:
+    """Return the migrations by version; raise SettingsError for a file without header or a gap.
+
+    A file opens with `-- migration N: name`; a statement ends with a semicolon at a line's end.
+    """
+    found = []
+    for text in texts:
+        head = re.match(r"-- migration (\d+): ([^\n]+)\n", text)
+        if head is None:
+            raise SettingsError(
+                "a table definition does not open with `-- migration N: name`",
+                hint="see infra/clickhouse",
+            )
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+        statements = [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))]
+        found.append(
+            Migration(
+                version=int(head[1]),
+                name=head[2].strip(),
+                checksum=hashlib.sha256(text.encode()).hexdigest(),
+                statements=tuple(part for part in statements if part),
+            )
+        )
+    found.sort(key=lambda one: one.version)
+    if [one.version for one in found] != list(range(1, len(found) + 1)):
+        raise SettingsError(
+            f"migrations {[one.version for one in found]} do not count from 1 without a gap",
+            hint="see infra/clickhouse",
+        )
+    return tuple(found)
+
+
+def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tuple[Migration, ...]:
+    """Return what is to be applied; raise SettingsError when an applied one has changed since.
+
+    applied: version to checksum.
+    """
+    known = {one.version: one.checksum for one in migrations}
+    for version, checksum in sorted(applied.items()):
+        if known.get(version) != checksum:
+            what = "is newer than this program" if version not in known else "was changed since"
+            raise SettingsError(
+                f"migration {version} of the tables {what}",
+                hint="use the version that made the tables, or start a new run",
+            )
+    return tuple(one for one in migrations if one.version not in applied)

@@ -1,0 +1,202 @@
+"""The metrics sink: every record of the run becomes rows, and SQL is answered from them.
+
+Consumes: every topic but the payloads, from the run's Start or from where the tables stand.
+Produces: rows; dead letters; WorkerState. Waits for: records, at most `batch_interval_s`; the
+store, inside `insert_retry_s`. Unblocked by: records, the store's answer, the stop signal. One
+process per run owns all partitions.
+
+Invariants: the position to resume from comes from the tables alone; memory is bounded by
+`buffered_records_max` and by the reader's own bound, since nothing is read while rows are written;
+writing takes no more than `busy_share_max` of the time as long as batches are small, so that the
+sink leaves the processors to training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from producers.presence import Presence
+from schemas.codec import Codec
+from schemas.deadline import Deadline
+from schemas.enums import Role, WorkerStatus
+from schemas.ports import Context, Delivered
+from schemas.topics import BY_NAME
+from stream_jobs.core.sink_batches import Batches, Place
+from stream_jobs.core.sink_ranges import resume_at
+from stream_jobs.core.sink_statements import parse_migrations
+from stream_jobs.core.sink_tables import TOPICS
+from stream_jobs.reading import RunLog, all_starts
+from stream_jobs.sink_http import Endpoint
+from stream_jobs.sink_settings import SinkSettings
+from stream_jobs.sink_store import EmbeddedEngine, Engine, Limits, ServerEngine, Store
+from stream_jobs.sink_writer import Writer
+
+_LOG = logging.getLogger("sluice.sink")
+_POLL_MAX = 5_000
+_IDLE_POLL_S = 1.0
+# Records come one by one in a quiet run; a short wait takes many of them in one look.
+_GATHER_S = 0.1
+_BUS_MS = 60_000
+
+
+async def run(
+    context: Context, settings: SinkSettings, *, codec: Codec, migrations: Sequence[str]
+) -> None:
+    """Write rows and answer SQL until asked to stop; then take what stands on the topics by then.
+
+    migrations: the files of table definitions, each opening with `-- migration N: name`.
+    """
+    definitions = parse_migrations(migrations)
+    store = await Store.open(lambda: make_engine(settings))
+    endpoint = Endpoint(store, settings)
+    try:
+        await store.migrate(definitions)
+        await endpoint.start()
+        await Sink(context, settings, codec, store).run(endpoint.url)
+    finally:
+        await endpoint.stop()
+        await store.close()
+
+
+def make_engine(settings: SinkSettings) -> Engine:
+    """Open the engine that the settings name; called on the store's thread."""
+    limits = Limits(
+        seconds_max=settings.query_seconds_max,
+        rows_max=settings.query_rows_max,
+        memory_bytes_max=settings.memory_bytes_max,
+    )
+    if settings.server_url:
+        return ServerEngine(settings.server_url, limits)
+    return EmbeddedEngine(Path(settings.tables_dir), limits)
+
+
+class Sink:
+    """The loop of one run."""
+
+    def __init__(
+        self, context: Context, settings: SinkSettings, codec: Codec, store: Store
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._codec = codec
+        self._store = store
+        self._rested_ms = 0
+        """Until then, batches that are due by their age alone wait. Unit: ms, monotonic."""
+        self._log: RunLog
+        self._batches: Batches
+        self._writer: Writer
+
+    async def run(self, address: str) -> None:
+        """Read and write until asked to stop."""
+        presence = Presence(self._context, Role.SINK, address, 0)
+        await self._open()
+        try:
+            await presence.announce(WorkerStatus.READY)
+            while not self._context.stop.is_set():
+                taken = await self._look(_IDLE_POLL_S)
+                await self._write(all_of_it=False)
+                if taken < _POLL_MAX:
+                    await self._gather()
+            await presence.announce(WorkerStatus.STOPPED)
+            await self._drain()
+        finally:
+            await self._log.close()
+        _LOG.info(
+            "%d rows written, %d poison records buried", self._writer.rows, self._log.poisoned
+        )
+
+    async def _open(self) -> None:
+        context, settings = self._context, self._settings
+        stored = await self._store.stored(context.run_id)
+        starts = await all_starts(context, TOPICS)
+        resumed = {
+            (topic.name, partition): resume_at(stored.get((topic.name, partition)), start)
+            for topic, partitions in starts.items()
+            for partition, start in partitions.items()
+        }
+        self._log = RunLog(
+            context,
+            Role.SINK,
+            {t: {p: resumed[t.name, p][0] for p in partitions} for t, partitions in starts.items()},
+            deadline_ms=_BUS_MS,
+        )
+        self._batches = Batches(
+            resumed,
+            offsets_max=settings.batch_offsets,
+            interval_ms=round(settings.batch_interval_s * 1000),
+        )
+        self._writer = Writer(
+            context,
+            self._store,
+            self._codec,
+            stored,
+            retry_ms=round(settings.insert_retry_s * 1000),
+        )
+
+    async def _look(self, timeout_s: float) -> int:
+        """Take what is there; return how many records came."""
+        messages = await self._log.poll(records_max=_POLL_MAX, timeout_s=timeout_s)
+        now_ms = self._now_ms()
+        for message in messages:
+            if isinstance(message, Delivered):
+                self._batches.take(message, now_ms=now_ms)
+        self._batches.reach(self._log.reader.positions())
+        return len(messages)
+
+    async def _write(self, *, all_of_it: bool) -> None:
+        now_ms = self._now_ms()
+        is_crowded = self._batches.held >= self._settings.buffered_records_max
+        if all_of_it or is_crowded or now_ms >= self._rested_ms:
+            batches = self._batches.due(now_ms=now_ms, all_of_it=all_of_it or is_crowded)
+        else:
+            batches = self._batches.full()
+        if not batches:
+            return
+        for place, settled in (await self._writer.write(batches)).items():
+            self._batches.rewind(place, settled)
+            self._log.reader.add(*_from(place, settled.first))
+        ended_ms = self._now_ms()
+        share = self._settings.busy_share_max
+        self._rested_ms = ended_ms + round((ended_ms - now_ms) * (1 - share) / share)
+
+    async def _gather(self) -> None:
+        try:
+            async with asyncio.timeout(_GATHER_S):
+                await self._context.stop.wait()
+        except TimeoutError:
+            return
+
+    async def _drain(self) -> None:
+        """Take what stands on the topics now, inside `drain_s`."""
+        deadline = Deadline.after(
+            round(self._settings.drain_s * 1000),
+            now_ms=self._now_ms(),
+            waiting_for="the last records of the run",
+        )
+        ends = {
+            (topic.name, partition): end
+            for topic in TOPICS
+            for partition, end in (await self._log.reader.ends(topic)).items()
+        }
+        while not deadline.is_over(now_ms=self._now_ms()):
+            positions = self._log.reader.positions()
+            if all(positions.get(place, end) >= end for place, end in ends.items()):
+                break
+            await self._look(_GATHER_S)
+            if self._batches.held >= self._settings.buffered_records_max:
+                await self._write(all_of_it=True)
+        else:
+            _LOG.warning("gave up on %s; the next start takes them", deadline.waiting_for)
+        await self._write(all_of_it=True)
+
+    def _now_ms(self) -> int:
+        return self._context.clock.monotonic_ms()
+
+
+def _from(place: Place, offset: int) -> tuple[Any, dict[int, int]]:
+    topic, partition = place
+    return BY_NAME[topic], {partition: offset}

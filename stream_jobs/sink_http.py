@@ -1,0 +1,167 @@
+"""SQL over HTTP, reading only: as much of ClickHouse's protocol as its clients and `curl` need.
+
+Consumes: statements (POST / with the statement as body, or GET /?query=). Produces: answers in the
+format that was asked for. Waits for: the store; a query ends by `query_seconds_max`. Unblocked by:
+its answer. Invariants: nothing that writes reaches the engine; answers are bounded in rows, memory
+and time; the address file exists exactly while the endpoint listens.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+
+from schemas.errors import Boundary, RejectedError, SettingsError
+from stream_jobs.core.sink_statements import engine_code, reading
+from stream_jobs.sink_settings import SinkSettings
+from stream_jobs.sink_store import Store
+
+_WAITING_MAX = 32
+_STATEMENT_BYTES_MAX = 262_144
+_SHUTDOWN_S = 2.0
+_DEFAULT_FORMAT = "TabSeparated"
+_READONLY = 164
+_BUSY = 202
+_TYPES = {
+    "JSON": "application/json; charset=UTF-8",
+    "JSONCompact": "application/json; charset=UTF-8",
+    "JSONEachRow": "application/x-ndjson; charset=UTF-8",
+    "CSV": "text/csv; charset=UTF-8; header=absent",
+    "CSVWithNames": "text/csv; charset=UTF-8; header=present",
+    "Native": "application/octet-stream",
+    "Arrow": "application/octet-stream",
+    "ArrowStream": "application/octet-stream",
+    "Parquet": "application/octet-stream",
+    "RowBinary": "application/octet-stream",
+    "RowBinaryWithNamesAndTypes": "application/octet-stream",
+}
+_TEXT = "text/tab-separated-values; charset=UTF-8"
+
+
+class Endpoint:
+    """The HTTP server of one sink."""
+
+    def __init__(self, store: Store, settings: SinkSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._waiting = 0
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+        """Where it listens, once started."""
+
+    async def start(self) -> None:
+        """Listen, then write the address file; raise SettingsError when the port is taken."""
+        app = web.Application(client_max_size=_STATEMENT_BYTES_MAX)
+        app.router.add_get("/ping", self._ping)
+        app.router.add_get("/", self._get)
+        app.router.add_post("/", self._post)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        self._runner = runner
+        host, port = self._settings.listen_host, self._settings.listen_port
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise SettingsError(
+                f"the SQL endpoint cannot listen on {host}:{port}: {error.strerror}",
+                hint="set sink.listen_port to a free port, or to 0",
+            ) from error
+        listening: tuple[str, int] = runner.addresses[0][:2]
+        self.url = f"http://{listening[0]}:{listening[1]}"
+        if self._settings.address_file:
+            _announce(Path(self._settings.address_file), self.url, *listening)
+
+    async def stop(self) -> None:
+        """Remove the address file and stop listening."""
+        if self._runner is None:
+            return
+        if self._settings.address_file:
+            Path(self._settings.address_file).unlink(missing_ok=True)
+        await self._runner.cleanup()
+        self._runner = None
+
+    async def _ping(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="Ok.\n")
+
+    async def _get(self, request: web.Request) -> web.Response:
+        if "query" not in request.query:
+            return web.Response(text="Ok.\n")
+        return await self._answer(request, request.query["query"])
+
+    async def _post(self, request: web.Request) -> web.Response:
+        body = (await request.read()).decode("utf-8", errors="replace")
+        # As ClickHouse does: the parameter comes first, the body follows it.
+        query = request.query.get("query", "")
+        return await self._answer(request, f"{query}\n{body}" if query else body)
+
+    async def _answer(self, request: web.Request, text: str) -> web.Response:
+        if self._waiting >= _WAITING_MAX:
+            return _refusal(503, _BUSY, f"{_WAITING_MAX} queries are waiting already")
+        try:
+            statement = reading(text)
+        except RejectedError as error:
+            return _refusal(403, _READONLY, f"{error.message}; {error.hint} (READONLY)")
+        form = (
+            statement.format
+            or request.query.get("default_format")
+            or request.headers.get("X-ClickHouse-Format")
+            or _DEFAULT_FORMAT
+        )
+        self._waiting += 1
+        try:
+            answer = await self._store.ask(statement.text, form, _parameters(request.query))
+        except RejectedError as error:
+            code = engine_code(error.message) or 0
+            return _refusal(403 if code == _READONLY else 500, code, error.message)
+        finally:
+            self._waiting -= 1
+        headers = {
+            "X-ClickHouse-Format": form,
+            "X-ClickHouse-Query-Id": request.query.get("query_id") or uuid.uuid4().hex,
+            "X-ClickHouse-Server-Display-Name": socket.gethostname(),
+            "X-ClickHouse-Timezone": "UTC",
+            "X-ClickHouse-Summary": "{}",
+        }
+        return web.Response(
+            body=answer, headers={**headers, "Content-Type": _TYPES.get(form, _TEXT)}
+        )
+
+
+def _parameters(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the values for `{name:Type}` in the statement; other settings are not for callers."""
+    return {
+        name.removeprefix("param_"): value
+        for name, value in query.items()
+        if name.startswith("param_")
+    }
+
+
+def _refusal(status: int, code: int, message: str) -> web.Response:
+    text = message if message.startswith("Code: ") else f"Code: {code}. DB::Exception: {message}"
+    return web.Response(
+        status=status, text=text + "\n", headers={"X-ClickHouse-Exception-Code": str(code)}
+    )
+
+
+def _announce(path: Path, url: str, host: str, port: int) -> None:
+    """Write the address so that a reader sees all of it or nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(
+            orjson.dumps({"url": url, "host": host, "port": port, "pid": os.getpid()})
+        )
+        aside.replace(path)
+    except OSError as error:
+        raise SettingsError(
+            f"the address file {path} cannot be written: {error.strerror}",
+            boundary=Boundary.STORE,
+            hint="is the folder of the run there, and the disk not full?",
+        ) from error

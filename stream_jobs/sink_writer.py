@@ -1,0 +1,171 @@
+"""Puts batches into the tables: range written ahead, rows inserted under its token, range closed.
+
+Waits for: the store, which is tried again with the identical batch inside one budget. Unblocked by:
+its answer, or the end of the budget, which ends the process so that it is started again; what was
+written ahead is settled then. Nothing is read meanwhile, so a slow store holds the readers back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, assert_never
+
+from consumers.dead_letters import bury
+from schemas.codec import Codec
+from schemas.deadline import Deadline
+from schemas.enums import Role
+from schemas.errors import TransientError
+from schemas.ports import Context, Delivered, Poisoned
+from schemas.topics import BY_NAME
+from stream_jobs.core.sink_batches import Batch, Place
+from stream_jobs.core.sink_ranges import (
+    Bury,
+    Insert,
+    Range,
+    Rewind,
+    Skip,
+    Stored,
+    Written,
+    settle,
+    token,
+)
+from stream_jobs.core.sink_tables import TABLES
+from stream_jobs.sink_store import Store
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("sluice.sink")
+_PAUSE_S = 0.2
+_PAUSE_MAX_S = 10.0
+
+Messages = tuple[Delivered[Any], ...]
+
+
+class Writer:
+    """Writes batches of one run; holds the newest range of every partition."""
+
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        codec: Codec,
+        stored: Mapping[Place, Stored],
+        *,
+        retry_ms: int,
+    ) -> None:
+        """stored: what the tables say. retry_ms: longest retry of one call. Unit: ms."""
+        self._context = context
+        self._store = store
+        self._codec = codec
+        self._stored = dict(stored)
+        self._retry_ms = retry_ms
+        self.rows = 0
+        """Rows written by this process. Unit: rows."""
+        self.buried = 0
+        """Records whose range stands under other content. Unit: records."""
+
+    async def write(self, batches: Sequence[Batch]) -> dict[Place, Range]:
+        """Write batches in order; return the stored ranges that must be read again first.
+
+        What follows in a partition that is read again is left out. Raises InvariantError when a
+        batch lies below what is stored, TransientError when the store stays away.
+        """
+        waiting: dict[Place, deque[Batch]] = {}
+        for batch in batches:
+            waiting.setdefault(batch.place, deque()).append(batch)
+        again: dict[Place, Range] = {}
+        while waiting:
+            wave = {place: batches.popleft() for place, batches in waiting.items()}
+            waiting = {place: batches for place, batches in waiting.items() if batches}
+            for place, settled in (await self._wave(wave)).items():
+                again[place] = settled
+                waiting.pop(place, None)
+        return again
+
+    async def _wave(self, wave: Mapping[Place, Batch]) -> dict[Place, Range]:
+        """Write one batch of each partition; those whose range is split take several rounds."""
+        again: dict[Place, Range] = {}
+        inserts: list[dict[Place, tuple[Range, Messages]]] = []
+        for place, batch in wave.items():
+            step = 0
+            for piece in settle(self._stored.get(place), batch.range):
+                match piece:
+                    case Insert(range=part):
+                        if len(inserts) == step:
+                            inserts.append({})
+                        inserts[step][place] = (part, batch.within(part))
+                        step += 1
+                    case Skip():
+                        pass
+                    case Bury(range=part):
+                        await self._bury(place, part, batch.within(part))
+                    case Rewind(range=part):
+                        again[place] = part
+                    case _:
+                        assert_never(piece)
+        for pieces in inserts:
+            await self._insert(pieces)
+        return again
+
+    async def _insert(self, pieces: Mapping[Place, tuple[Range, Messages]]) -> None:
+        # A range without rows of the run needs no note, unless one was written ahead for it.
+        full = {place: piece for place, piece in pieces.items() if piece[1] or self._is_open(place)}
+        if not full:
+            return
+        await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
+        for place, (part, messages) in full.items():
+            for table in TABLES[place[0]]:
+                name = token(*place, part)
+                self.rows += await self._patiently(
+                    partial(self._store.insert, table, messages, name),
+                    f"the insert of {name} into {table.name}",
+                )
+        await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
+
+    def _is_open(self, place: Place) -> bool:
+        stored = self._stored.get(place)
+        return stored is not None and stored.state is Written.BEFORE
+
+    async def _mark(self, ranges: Mapping[Place, Stored]) -> None:
+        written = self._context.clock.now_us()
+        await self._patiently(
+            lambda: self._store.mark(self._context.run_id, ranges, written=written),
+            "the ranges of the sink",
+        )
+        self._stored.update(ranges)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        clock = self._context.clock
+        deadline = Deadline.after(self._retry_ms, now_ms=clock.monotonic_ms(), waiting_for=what)
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return await call()
+            except TransientError as error:
+                left_ms = deadline.left_ms(now_ms=clock.monotonic_ms())
+                if left_ms == 0:
+                    raise
+                _LOG.warning("trying %s again: %s", what, error.message)
+                await asyncio.sleep(min(pause_s, left_ms / 1000))
+                pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
+
+    async def _bury(self, place: Place, part: Range, messages: Messages) -> None:
+        self.buried += len(messages)
+        for message in messages:
+            poisoned = Poisoned(
+                topic=message.topic,
+                partition=message.partition,
+                offset=message.offset,
+                timestamp_ms=message.timestamp_ms,
+                key=message.key,
+                raw=self._codec.encode(BY_NAME[message.topic], message.record),
+                schema_id=None,
+                error_class="RangeMismatch",
+                error=f"offsets {part.first}-{part.last} of {place} lie inside a range whose token "
+                "stands for other content",
+            )
+            await bury(self._context, poisoned, role=Role.SINK)

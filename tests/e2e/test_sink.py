@@ -1,0 +1,263 @@
+"""The sink on a real broker and a real embedded ClickHouse: rows, restarts, SQL over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.topic_admin import create_topics
+from schemas.ids import RunId, WorkerId
+from schemas.ports import Producer
+from schemas.records.metric_point import MetricPoint
+from schemas.topics import DEAD_LETTERS, METRICS, POLICIES, TOKENS
+from stream_jobs.core.sink_tables import TABLES, TOPICS
+from tests.conftest import LocalPlatform
+from tests.contract.conftest import KafkaHarness
+from tests.support import role_process
+from tests.support.random_records import RecordBuilder
+from tests.support.records import commit, within
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+
+PARTITIONS = 4
+RUN = RunId("run-1")
+OTHER = RunId("run-2")
+
+
+@pytest.fixture
+async def harness(local_platform: LocalPlatform) -> AsyncIterator[KafkaHarness]:
+    """Topics of this test alone."""
+    prefix = f"sink-{uuid.uuid4().hex[:8]}"
+    create_topics(local_platform.bootstrap, prefix=prefix, partitions=PARTITIONS)
+    harness = KafkaHarness(local_platform.bootstrap, prefix)
+    yield harness
+    await harness.close()
+
+
+class SinkProcess:
+    """A sink in a process of its own, asked over HTTP."""
+
+    def __init__(self, harness: KafkaHarness, folder: Path) -> None:
+        self.harness = harness
+        self.folder = folder
+        self.address = folder / "sink.json"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **settings: Any) -> None:
+        starts = {topic.name: dict.fromkeys(range(PARTITIONS), 0) for topic in TOPICS}
+        self.process = role_process.start(
+            "sink",
+            bootstrap=self.harness.bootstrap,
+            prefix=self.harness.prefix,
+            run=RUN,
+            log=self.folder / "sink.log",
+            starts=starts,
+            settings={
+                "tables_dir": str(self.folder / "clickhouse"),
+                "address_file": str(self.address),
+                "batch_interval_s": 0.2,
+                "busy_share_max": 1.0,
+                **settings,
+            },
+        )
+        self.await_until(lambda: self.address.exists(), "the address file")
+
+    def await_until(self, holds: Any, what: str, limit_s: float = 40.0) -> None:
+        until = time.monotonic() + limit_s
+        while not holds():
+            assert self.process is not None
+            log = (self.folder / "sink.log").read_text()
+            assert self.process.poll() is None, f"the sink ended: {log}"
+            assert time.monotonic() < until, f"no {what}: {log}"
+            time.sleep(0.05)
+
+    def ask(self, statement: str) -> str:
+        url = json.loads(self.address.read_text())["url"]
+        with urllib.request.urlopen(url, data=statement.encode(), timeout=20) as answer:
+            text: str = answer.read().decode()
+            return text.strip()
+
+    def await_rows(self, table: str, rows: int) -> None:
+        self.await_until(
+            lambda: int(self.ask(f"SELECT count() FROM {table}")) >= rows, f"{rows} in {table}"
+        )
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(20) == 0, (self.folder / "sink.log").read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self.address.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def sink(harness: KafkaHarness, tmp_path: Path) -> Iterator[SinkProcess]:
+    """A sink that the test starts."""
+    one = SinkProcess(harness, tmp_path)
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()
+
+
+async def send_commits(producer: Producer, first: int, last: int, run: RunId = RUN) -> None:
+    pending = [
+        producer.offer(TOKENS, replace(commit(seq, group=f"{run}.{seq}.g"), run_id=run))
+        for seq in range(first, last)
+    ]
+    for one in pending:
+        await one
+
+
+async def test_every_record_of_the_run_becomes_a_row_and_no_other(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    producer = harness.producer()
+    builder = RecordBuilder(7, size_max=200)
+    children = dict.fromkeys(("trained_members", "skipped_members", "gate_members"), 0)
+    for topic in TOPICS:
+        for index in range(20):
+            record = replace(builder.record(topic), run_id=OTHER if index % 4 == 3 else RUN)
+            if topic is POLICIES:
+                record = replace(record, epoch=index, number=index)
+            await producer.send(topic, record, partition=index % PARTITIONS, deadline=within(9_000))
+            if index % 4 != 3:
+                for table in TABLES[topic.name][1:]:
+                    children[table.name] += len(table.parts(record))
+    harness.append_raw(TOKENS, 1, b"no frame at all")
+    sink.start()
+    for topic in TOPICS:
+        sink.await_rows(TABLES[topic.name][0].name, 15)
+    for table, rows in children.items():
+        sink.await_rows(table, rows)
+        assert int(sink.ask(f"SELECT count() FROM {table}")) == rows
+    for topic in TOPICS:
+        table = TABLES[topic.name][0].name
+        counts = sink.ask(f"SELECT uniqExact(run_id), any(run_id), count() FROM {table}").split()
+        # The sink's own presence and its dead letter stand on these two as well.
+        extra = {"worker_states": 1, "dead_letters": 1}.get(table, 0)
+        assert counts == ["1", RUN, str(15 + extra)], table
+    buried = (
+        "SELECT origin_topic, origin_partition, raw_bytes FROM dead_letters WHERE consumer = 'sink'"
+    )
+    assert sink.ask(buried).split() == [TOKENS.name, "1", "15"]
+    assert DEAD_LETTERS.name in TABLES
+    sink.stop()
+    assert not sink.address.exists()
+
+
+async def test_rows_are_exactly_the_records_after_kills_at_any_moment(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    producer = harness.producer()
+    await send_commits(producer, 0, 400)
+    for kill in range(3):
+        sink.start(batch_offsets=7)
+        await send_commits(producer, 400 + 200 * kill, 600 + 200 * kill)
+        sink.await_rows("token_commits", 150 * (kill + 1))
+        sink.kill()
+    sink.start(batch_offsets=50)
+    sink.await_rows("token_commits", 1_000)
+    await asyncio.sleep(0.5)
+    seen = sink.ask(
+        "SELECT count(), uniqExact(src_partition, src_offset), uniqExact(seq), max(seq) "
+        "FROM token_commits"
+    )
+    assert seen.split() == ["1000", "1000", "1000", "999"]
+    sink.stop()
+
+
+async def test_what_stands_on_the_topics_at_the_stop_is_taken_and_can_be_asked_for_afterwards(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    sink.start(batch_interval_s=30.0)
+    await send_commits(harness.producer(), 0, 300)
+    sink.stop()
+    program = (
+        "import sys; from pathlib import Path; from stream_jobs.sink_store import *;"
+        "e = EmbeddedEngine(Path(sys.argv[1]), Limits(seconds_max=5, rows_max=9,"
+        " memory_bytes_max=10**9)); print(e.ask(sys.argv[2], 'TSV', {}).decode())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(sink.folder / "clickhouse"),
+         "SELECT count() FROM token_commits"],
+        cwd=role_process.ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(role_process.ROOT)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["300"], done.stderr
+
+
+async def test_a_rollup_counts_each_point_once_and_bad_numbers_apart(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    producer = harness.producer()
+    for value in (*map(float, range(1, 101)), float("nan"), float("inf")):
+        point = MetricPoint(
+            run_id=RUN, name="wait_ms", unit="ms", value=value, at_us=1, writer_id=WorkerId("w")
+        )
+        await producer.send(METRICS, point, deadline=within(9_000))
+    sink.start()
+    sink.await_rows("metric_points", 102)
+    row = sink.ask("SELECT round(p50), round(p99), max, n, bad FROM metric_quantiles")
+    p50, p99, most, n, bad = map(float, row.split())
+    assert (most, n, bad) == (100.0, 100.0, 2.0)
+    assert abs(p50 - 50) <= 1
+    assert abs(p99 - 99) <= 1
+    sink.stop()
+
+
+async def test_clients_read_over_http_and_nothing_can_be_written(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    await send_commits(harness.producer(), 0, 50)
+    sink.start(query_rows_max=2_000)
+    sink.await_rows("token_commits", 50)
+    where = json.loads(sink.address.read_text())
+    program = (
+        "import sys, clickhouse_connect as c; k = c.get_client(host=sys.argv[1], port=sys.argv[2]);"
+        "print(k.ping(), k.query('SELECT count() FROM token_commits').result_rows,"
+        " k.query('SELECT seq FROM token_commits WHERE seq < {n:Int64} ORDER BY seq',"
+        " parameters={'n': 2}).result_rows, k.query_arrow('SELECT 1 AS x').num_rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, where["host"], str(where["port"])],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.split("\n")[0] == "True [(50,)] [(0,), (1,)] 1", done.stderr
+    asked = urllib.parse.urlencode({"query": "SELECT 1 AS one FORMAT JSONEachRow"})
+    with urllib.request.urlopen(f"{where['url']}/?{asked}", timeout=10) as answer:
+        assert json.loads(answer.read()) == {"one": 1}
+    for refused in (
+        "DROP TABLE token_commits",
+        "INSERT INTO tasks (run_id) VALUES ('x')",
+        "SELECT 1 SETTINGS readonly = 0",
+        "SELECT 1 INTO OUTFILE '/dev/null'",
+        "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+        "SELECT 1; DROP TABLE token_commits",
+        "SELECT number FROM numbers(5000)",
+        "SELECT nonsense FROM token_commits",
+    ):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            sink.ask(refused)
+        assert error.value.code in (403, 500), refused
+        assert b"Code: " in error.value.read()
+    assert sink.ask("SELECT count() FROM token_commits") == "50"
+    sink.stop()
