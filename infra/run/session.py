@@ -103,7 +103,7 @@ def _make_tiny(settings: RunSettings, folder: RunFolder) -> None:
         seed = str(settings.model.tiny_seed)
         # In a process of its own: it loads torch, and its libraries print to stdout.
         subprocess.run(
-            [sys.executable, "-m", "infra.setup.tiny_model", str(path), "--seed", seed],
+            [sys.executable, "-m", "infra.setup.tiny_model", str(path), seed],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             timeout=_TINY_LIMIT_S,
