@@ -8,15 +8,14 @@ given here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from schemas.enums import DropReason, TokenKind
 from schemas.errors import PoisonRecordError
-from schemas.ids import Version
-from schemas.packing import HeavyFields, Span, unpack_spans
+from schemas.packing import HeavyFields, unpack_spans
 from schemas.records.parts import PolicySpan
 from schemas.rules.wal import Piece
 
@@ -39,32 +38,43 @@ class Joined:
 
 
 def join(pieces: Sequence[Piece]) -> Joined:
-    """Join the pieces of a main line; each starts where the one before ends."""
-    counts = dict.fromkeys((TokenKind.ACTION, TokenKind.PROMPT, TokenKind.OBSERVATION), 0)
+    """Join the pieces of a main line; each starts where the one before ends.
+
+    Cost matters here: this runs once per commit of every episode, so whole commits of one span, the
+    ordinary ones, take a short way.
+    """
+    action, prompt = TokenKind.ACTION, TokenKind.PROMPT
+    actions = prompts = observations = 0
     ids: list[bytes] = []
     logprobs: list[bytes] = []
     mask: list[bytes] = []
+    spans = _SpanJoiner()
     for piece in pieces:
         count, commit = piece.count, piece.commit
-        counts[piece.kind] += count
+        is_whole = count == commit.count
         begin = _FLOAT_BYTES * (piece.start - commit.start)
         end = begin + _FLOAT_BYTES * count
-        ids.append(commit.token_ids[begin:end])
-        if piece.kind is TokenKind.ACTION:
-            logprobs.append(commit.logprobs[begin:end])
+        ids.append(commit.token_ids if is_whole else commit.token_ids[begin:end])
+        if piece.kind is action:
+            actions += count
+            logprobs.append(commit.logprobs if is_whole else commit.logprobs[begin:end])
             mask.append(b"\x01" * count)
+            spans.add(piece)
         else:
+            if piece.kind is prompt:
+                prompts += count
+            else:
+                observations += count
             logprobs.append(bytes(_FLOAT_BYTES * count))
             mask.append(bytes(count))
     heavy = HeavyFields(token_ids=b"".join(ids), logprobs=b"".join(logprobs), mask=b"".join(mask))
-    spans, gap = _spans(pieces)
     return Joined(
         heavy=heavy,
-        spans=spans,
-        action_tokens=counts[TokenKind.ACTION],
-        prompt_tokens=counts[TokenKind.PROMPT],
-        observation_tokens=counts[TokenKind.OBSERVATION],
-        defect=_bad_logprobs(heavy) or gap,
+        spans=spans.finish(),
+        action_tokens=actions,
+        prompt_tokens=prompts,
+        observation_tokens=observations,
+        defect=_bad_logprobs(heavy) or spans.defect,
     )
 
 
@@ -83,51 +93,64 @@ def _bad_logprobs(heavy: HeavyFields) -> str:
     return f"{DropReason.INVALID_LOGPROB}: V4: log-prob {values[at]} at token {at}"
 
 
-def _spans(pieces: Sequence[Piece]) -> tuple[tuple[PolicySpan, ...], str]:
-    merged: list[PolicySpan] = []
-    defect = ""
-    for piece in pieces:
-        if piece.kind is not TokenKind.ACTION:
-            continue
-        at, end = piece.start, piece.start + piece.count
+class _SpanJoiner:
+    """Spans in order, neighbours of one version as one."""
+
+    __slots__ = ("_done", "_end", "_epoch", "_number", "_start", "defect")
+
+    def __init__(self) -> None:
+        self._done: list[PolicySpan] = []
+        self._start = self._end = self._epoch = self._number = -1
+        self.defect = ""
+
+    def add(self, piece: Piece) -> None:
+        """Add the spans of an Action piece."""
+        packed, start = piece.commit.spans, piece.start
+        end = start + piece.count
+        if len(packed) == _SPAN.size:
+            first, last, epoch, number = _SPAN.unpack(packed)
+            if first <= start and last >= end:
+                self._append(start, end, epoch, number)
+                return
+        self._add_several(piece, start, end)
+
+    def finish(self) -> tuple[PolicySpan, ...]:
+        """Return the spans."""
+        self._close()
+        return tuple(self._done)
+
+    def _add_several(self, piece: Piece, start: int, end: int) -> None:
         try:
-            own = list(_clipped(piece.commit.spans, at, end))
-        except PoisonRecordError as error:
-            return tuple(merged), f"{DropReason.INVALID_RECORD}: {error.message}"
-        for span in own:
-            if span.start != at:
-                break
-            at = span.end
-            defect = defect or _append(merged, span)
+            spans = unpack_spans(piece.commit.spans)
+        except (PoisonRecordError, ValueError) as error:
+            self.defect = self.defect or f"{DropReason.INVALID_RECORD}: {error}"
+            return
+        at = start
+        for span in spans:
+            last = min(span.end, end)
+            if span.start <= at < last:
+                self._append(at, last, span.version.epoch, span.version.number)
+                at = last
         if at != end:
-            return tuple(merged), (
+            self.defect = self.defect or (
                 f"{DropReason.INVALID_RECORD}: V9: spans of the commit at {piece.offset} do not "
-                f"cover tokens {piece.start} to {end}"
+                f"cover tokens {start} to {end}"
             )
-    return tuple(merged), defect
 
+    def _append(self, start: int, end: int, epoch: int, number: int) -> None:
+        if epoch == self._epoch and number == self._number and start == self._end:
+            self._end = end
+            return
+        if (epoch, number) < (self._epoch, self._number):
+            self.defect = self.defect or (
+                f"{DropReason.VERSION_MISMATCH}: V6: token {start} is of an older version"
+            )
+        self._close()
+        self._start, self._end, self._epoch, self._number = start, end, epoch, number
 
-def _clipped(packed: bytes, start: int, end: int) -> Iterator[Span]:
-    if len(packed) == _SPAN.size:
-        first, last, epoch, number = _SPAN.unpack(packed)
-        spans: Sequence[Span] = (Span(first, last, Version(epoch, number)),)
-    else:
-        spans = unpack_spans(packed)
-    for span in spans:
-        first, last = max(span.start, start), min(span.end, end)
-        if first < last:
-            yield Span(first, last, span.version)
-
-
-def _append(merged: list[PolicySpan], span: Span) -> str:
-    epoch, number = span.version.epoch, span.version.number
-    if merged:
-        last = merged[-1]
-        if (last.end, last.epoch, last.number) == (span.start, epoch, number):
-            merged[-1] = PolicySpan(start=last.start, end=span.end, epoch=epoch, number=number)
-            return ""
-    is_older = bool(merged) and (merged[-1].epoch, merged[-1].number) > (epoch, number)
-    merged.append(PolicySpan(start=span.start, end=span.end, epoch=epoch, number=number))
-    if is_older:
-        return f"{DropReason.VERSION_MISMATCH}: V6: token {span.start} is of an older version"
-    return ""
+    def _close(self) -> None:
+        if self._end > self._start:
+            self._done.append(
+                PolicySpan(start=self._start, end=self._end, epoch=self._epoch, number=self._number)
+            )
+        self._start = self._end

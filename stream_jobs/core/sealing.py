@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from schemas.enums import (
     DropReason,
@@ -17,6 +18,7 @@ from schemas.enums import (
 from schemas.errors import PoisonRecordError
 from schemas.ids import RunId, Version, WorkerId
 from schemas.packing import crc32c, pack_heavy, unpack_floats, unpack_spans, unpack_timing
+from schemas.records.episode_event import EpisodeEvent
 from schemas.records.parts import ChunkRef
 from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.task import Task
@@ -46,8 +48,14 @@ class SealRules:
 class Sealed:
     """A Trajectory that lacks only the positions of its chunks, and the chunks."""
 
-    trajectory: Trajectory
+    fields: Mapping[str, Any]
+    """The fields of the Trajectory by name, `chunks` left out: it is built when they stand."""
     chunks: tuple[PayloadChunk, ...]
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The Trajectory without its chunks."""
+        return Trajectory(**self.fields)
 
     def placed(self, places: Sequence[tuple[int, int]]) -> Trajectory:
         """Return the Trajectory with (partition, offset) of each chunk."""
@@ -57,7 +65,7 @@ class Sealed:
             )
             for chunk, (partition, offset) in zip(self.chunks, places, strict=True)
         )
-        return replace(self.trajectory, chunks=refs)
+        return Trajectory(**self.fields, chunks=refs)
 
 
 def seal(
@@ -95,61 +103,61 @@ def seal(
     temperature, top_p, top_k = _sampling(first, task)
     tokenizer, template, tools = _digests(assembly.digests)
     event = issued.event
-    trajectory = Trajectory(
-        run_id=rules.run_id,
-        episode_id=assembly.episode_id,
-        group_id=event.group_id,
-        task_id=event.task_id,
-        ordinal=event.ordinal,
-        member=event.member,
-        group_size=event.group_size,
-        purpose=event.purpose,
-        environment=task.environment if task else "",
-        stream=task.stream if task else "",
-        attempt=ended.attempt,
-        policy_digest=registry.get(Version(oldest.epoch, oldest.number), "") if oldest else "",
-        tokenizer_digest=tokenizer,
-        template_digest=template,
-        tool_schema_digest=tools,
-        environment_digest=task.environment_digest if task else "",
-        verifier_digest=task.verifier_digest if task else "",
-        version_switch=rules.switch,
-        spans=joined.spans,
-        oldest_epoch=oldest.epoch if oldest else 0,
-        oldest_number=oldest.number if oldest else 0,
-        termination=outcome.termination,
-        stop_cause=ended.stop_cause,
-        verdict_code=outcome.verdict_code,
-        reward=outcome.reward,
-        reward_components=outcome.components,
-        reward_source=outcome.source,
-        attribution=outcome.attribution,
-        tokens=joined.heavy.tokens,
-        action_tokens=joined.action_tokens,
-        prompt_tokens=joined.prompt_tokens,
-        observation_tokens=joined.observation_tokens,
-        masked=_masked(wal),
-        superseded_tokens=wal.superseded_action_tokens,
-        turns=ended.turns,
-        tool_calls=ended.tool_calls,
-        tool_errors=_tool_errors(assembly.tools),
-        payload_length=len(blob),
-        payload_crc32c=crc32c(blob),
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        tokens_first=wal.first_offset,
-        tokens_end=wal.last_offset,
-        ended_offset=final.offset,
-        verdict_offset=judged.offset if judged else -1,
-        issued_us=issued.timestamp_ms * 1000,
-        first_token_us=_first_token_us(first),
-        ended_us=final.timestamp_ms * 1000,
-        verified_us=judged.timestamp_ms * 1000 if judged else 0,
-        at_us=at_us,
-        writer_id=rules.worker_id,
-    )
-    return Sealed(trajectory=trajectory, chunks=_chunks(trajectory, blob))
+    fields: dict[str, Any] = {
+        "run_id": rules.run_id,
+        "episode_id": assembly.episode_id,
+        "group_id": event.group_id,
+        "task_id": event.task_id,
+        "ordinal": event.ordinal,
+        "member": event.member,
+        "group_size": event.group_size,
+        "purpose": event.purpose,
+        "environment": task.environment if task else "",
+        "stream": task.stream if task else "",
+        "attempt": ended.attempt,
+        "policy_digest": registry.get(Version(oldest.epoch, oldest.number), "") if oldest else "",
+        "tokenizer_digest": tokenizer,
+        "template_digest": template,
+        "tool_schema_digest": tools,
+        "environment_digest": task.environment_digest if task else "",
+        "verifier_digest": task.verifier_digest if task else "",
+        "version_switch": rules.switch,
+        "spans": joined.spans,
+        "oldest_epoch": oldest.epoch if oldest else 0,
+        "oldest_number": oldest.number if oldest else 0,
+        "termination": outcome.termination,
+        "stop_cause": ended.stop_cause,
+        "verdict_code": outcome.verdict_code,
+        "reward": outcome.reward,
+        "reward_components": outcome.components,
+        "reward_source": outcome.source,
+        "attribution": outcome.attribution,
+        "tokens": joined.heavy.tokens,
+        "action_tokens": joined.action_tokens,
+        "prompt_tokens": joined.prompt_tokens,
+        "observation_tokens": joined.observation_tokens,
+        "masked": _masked(wal),
+        "superseded_tokens": wal.superseded_action_tokens,
+        "turns": ended.turns,
+        "tool_calls": ended.tool_calls,
+        "tool_errors": _tool_errors(assembly.tools),
+        "payload_length": len(blob),
+        "payload_crc32c": crc32c(blob),
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "tokens_first": wal.first_offset,
+        "tokens_end": wal.last_offset,
+        "ended_offset": final.offset,
+        "verdict_offset": judged.offset if judged else -1,
+        "issued_us": issued.timestamp_ms * 1000,
+        "first_token_us": _first_token_us(first),
+        "ended_us": final.timestamp_ms * 1000,
+        "verified_us": judged.timestamp_ms * 1000 if judged else 0,
+        "at_us": at_us,
+        "writer_id": rules.worker_id,
+    }
+    return Sealed(fields=fields, chunks=_chunks(event, blob, rules=rules, at_us=at_us))
 
 
 def oldest_version(assembly: Assembly) -> Version | None:
@@ -191,20 +199,22 @@ def _wrong_verifier(judged: Judged | None, task: Task | None) -> str:
     return f"{DropReason.VERSION_MISMATCH}: the verdict at {judged.offset} is by another verifier"
 
 
-def _chunks(trajectory: Trajectory, blob: bytes) -> tuple[PayloadChunk, ...]:
+def _chunks(
+    issued: EpisodeEvent, blob: bytes, *, rules: SealRules, at_us: int
+) -> tuple[PayloadChunk, ...]:
     parts = [blob[at : at + CHUNK_BYTES_MAX] for at in range(0, len(blob), CHUNK_BYTES_MAX)]
     return tuple(
         PayloadChunk(
-            run_id=trajectory.run_id,
-            episode_id=trajectory.episode_id,
-            group_id=trajectory.group_id,
+            run_id=rules.run_id,
+            episode_id=issued.episode_id,
+            group_id=issued.group_id,
             content=PayloadContent.TRAJECTORY_TOKENS,
             part=part,
             parts=len(parts),
             body=body,
             crc32c=crc32c(body),
-            at_us=trajectory.at_us,
-            writer_id=trajectory.writer_id,
+            at_us=at_us,
+            writer_id=rules.worker_id,
         )
         for part, body in enumerate(parts)
     )
