@@ -163,12 +163,11 @@ class Steps:
         if self._restored == event.epoch:
             return False
         parent = (event.parent_epoch, event.parent_number)
-        named = {(ref.epoch, ref.number) for ref in event.adopted}
-        known = {_ROOT, *(step.version for step in self.lineage)}
-        if parent not in known | named:
+        if not self._is_reached(parent, {(ref.epoch, ref.number) for ref in event.adopted}):
             return False
-        for ref in sorted(event.adopted, key=lambda r: (r.number, r.offset)):
-            self._adopt(message.partition, ref, event)
+        stands = parent == _ROOT or any(step.version == parent for step in self.lineage)
+        for ref in sorted(event.adopted, key=lambda r: (r.number, r.offset < 0, r.offset)):
+            self._adopt(message.partition, ref, event, steps=not stands)
         depth = self._depth_of(parent[1])
         if depth is None:
             return False
@@ -176,28 +175,48 @@ class Steps:
         self._restored = event.epoch
         return True
 
-    def _adopt(self, partition: int, ref: StepRef, event: LearnerEvent) -> None:
+    def _is_reached(self, parent: tuple[int, int], named: set[tuple[int, int]]) -> bool:
+        """Whether the parent is on the lineage, or adopted steps lead to it from there."""
+        known = {_ROOT, *(step.version for step in self.lineage)}
+        if parent in known:
+            return True
+        numbers = {number for _, number in named - known if number <= parent[1]}
+        lowest = parent[1]
+        while lowest in numbers:
+            lowest -= 1
+        on_lineage = self._depth_of(lowest) is not None
+        return parent in named and on_lineage and not any(n <= lowest for n in numbers)
+
+    def _adopt(self, partition: int, ref: StepRef, event: LearnerEvent, *, steps: bool) -> None:
         held = self._behind.get(ref.offset)
         if held is not None and held.kind is LearnerEventKind.CHECKPOINTED:
             self._mark(ref.number, ref.offset)
             return
         if any(step.version == (ref.epoch, ref.number) for step in self.lineage):
             return
+        if not steps or ref.number > event.parent_number:
+            return
         depth = self._depth_of(ref.number - 1)
         if depth is not None:
-            self.lost += len(self.lineage) - depth
-            del self.lineage[depth:]
+            self._truncate(depth, 1 << 62)
             self._push(partition, ref.offset, ref.epoch, ref.number, held or event)
 
     def _cut(self, depth: int, event: LearnerEvent) -> None:
-        self.lost += len(self.lineage) - depth
-        del self.lineage[depth:]
         offsets = [ref.offset for ref in event.restored if ref.offset >= 0]
         if depth in self._marks:
             offsets.append(self._marks[depth])
         # A checkpoint whose record is missing covers what was skipped until its next step.
         unknown = -1 if depth == 0 else 1 << 62
         taken_at = max(offsets, default=unknown)
+        self._truncate(depth, taken_at)
+        self.covered = depth
+
+    def _truncate(self, depth: int, taken_at: int) -> None:
+        """Cut the lineage to `depth` steps; what was skipped above it, or after `taken_at`, is
+        void.
+        """
+        self.lost += len(self.lineage) - depth
+        del self.lineage[depth:]
         self._skips = [s for s in self._skips if s.depth <= depth and s.offset < taken_at]
         self._marks = {d: offset for d, offset in self._marks.items() if d <= depth}
-        self.covered = depth
+        self.covered = min(self.covered, depth)

@@ -236,7 +236,7 @@ class LearnerLog:
         if not (self.is_ancestor(parent) or self._can_adopt(parent, event)):
             return False
         self._restored_epoch = self.epoch
-        self._adopt(timestamp_ms, event)
+        self._adopt(timestamp_ms, event, steps=not self.is_ancestor(parent))
         self._cut_after(parent.number, self._checkpoint_offset(event))
         self.surviving_number = parent.number
         if parent != START and not any(ref.number == parent.number for ref in self.checkpoints):
@@ -245,16 +245,23 @@ class LearnerLog:
                     epoch=parent.epoch, number=parent.number, ordinal=self.newest_ordinal, offset=-1
                 )
             )
-        self._held.clear()
         return True
 
     def _can_adopt(self, parent: Version, event: LearnerEvent) -> bool:
-        return any(
-            (ref.epoch, ref.number) == (parent.epoch, parent.number) for ref in event.adopted
-        )
+        new = {
+            ref.number: ref.epoch
+            for ref in event.adopted
+            if ref.number <= parent.number and not self.is_ancestor(Version(ref.epoch, ref.number))
+        }
+        if new.get(parent.number) != parent.epoch:
+            return False
+        first = min(new)
+        # The adopted steps must stand on the lineage without a hole between them.
+        is_whole = len(new) == parent.number - first + 1
+        return is_whole and first - 1 <= self.head[0].number
 
-    def _adopt(self, timestamp_ms: int, event: LearnerEvent) -> None:
-        for ref in sorted(event.adopted, key=lambda ref: (ref.number, ref.offset)):
+    def _adopt(self, timestamp_ms: int, event: LearnerEvent, *, steps: bool) -> None:
+        for ref in sorted(event.adopted, key=_steps_first):
             held = self._held.get(ref.offset)
             if held is not None and held.kind is LearnerEventKind.CHECKPOINTED:
                 self._checkpoint(ref)
@@ -263,6 +270,9 @@ class LearnerLog:
             if self.is_ancestor(version):
                 if ref.offset < 0:
                     self._checkpoint(ref)
+                continue
+            if not steps or ref.number > event.parent_number:
+                # Only steps that lead to the parent are adopted; when it counts already, none do.
                 continue
             head, ordinal = self.head
             if ref.number <= head.number:
@@ -310,3 +320,9 @@ class LearnerLog:
         ]
         self._skips = kept
         self.skipped = {skip.member.episode_id: skip.member for skip in kept}
+
+
+def _steps_first(ref: StepRef) -> tuple[int, bool, int]:
+    # Without an offset it is the checkpoint itself, or a Step that never reached the log: after
+    # those that did.
+    return ref.number, ref.offset < 0, ref.offset

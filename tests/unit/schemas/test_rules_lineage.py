@@ -188,6 +188,17 @@ def test_a_restored_adopts_a_checkpoint_whose_records_are_missing() -> None:
     assert log.surviving_number == 2
 
 
+def test_a_step_behind_the_fence_is_adopted_with_what_it_trained() -> None:
+    refs = (
+        StepRef(epoch=1, number=1, ordinal=1, offset=3),
+        StepRef(epoch=1, number=1, ordinal=1, offset=-1),
+    )
+    restored = event(K.RESTORED, 2, parent_epoch=1, parent_number=1, adopted=refs)
+    log, _ = _log(*started(1), event(K.EPOCH_STARTED, 2), step(1, 1, "a"), restored)
+    assert set(log.trained_surviving) == {"a"}
+    assert log.steps[0].offset == 3
+
+
 def test_a_restored_from_a_version_that_never_was_does_not_count() -> None:
     log, counts = _log(*started(1), step(1, 1, "a"), *started(2, (1, 7)))
     assert counts == [True, True, True, True, False]
