@@ -97,7 +97,7 @@ def pack_spans(spans: Iterable[Span]) -> bytes:
 
 def unpack_spans(data: bytes) -> tuple[Span, ...]:
     """Return the spans of packed bytes; raise PoisonRecordError when they are no whole
-    quadruples.
+    quadruples or name no possible version.
     """
     flat = _unpack("q", data, "spans")
     if len(flat) % 4:
@@ -106,10 +106,13 @@ def unpack_spans(data: bytes) -> tuple[Span, ...]:
             hint="the writer packed it wrongly",
         )
     numbers = [int(v) for v in flat]
-    return tuple(
-        Span(numbers[i], numbers[i + 1], Version(numbers[i + 2], numbers[i + 3]))
-        for i in range(0, len(numbers), 4)
-    )
+    try:
+        return tuple(
+            Span(numbers[i], numbers[i + 1], Version(numbers[i + 2], numbers[i + 3]))
+            for i in range(0, len(numbers), 4)
+        )
+    except ValueError as error:
+        raise PoisonRecordError(f"spans: {error}", hint="the writer packed it wrongly") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
