@@ -139,7 +139,7 @@ def _sequenced(log: list[TokenCommit], random: Random) -> list[TokenCommit]:
 
 def test_two_readings_of_one_log_agree() -> None:
     accepted = 0
-    for seed in range(300):
+    for seed in range(200):
         random = Random(seed)
         log = _sequenced(_random_log(random), random)
         wal = EpisodeWal()
@@ -157,4 +157,4 @@ def test_two_readings_of_one_log_agree() -> None:
                 state.superseded_action_tokens,
                 state.undecodable_action_tokens,
             ), seed
-    assert accepted > 1000
+    assert accepted > 500
