@@ -52,7 +52,7 @@ class VllmEngine:
 
     def __init__(self, settings: InferenceSettings) -> None:
         self._settings = settings
-        self._folder = Path(settings.model_path)
+        self._folder = Path(settings.model_path).expanduser()
         self._llm: Any = None
         self._vllm: Any = None
         self._version = _STARTING

@@ -121,7 +121,7 @@ def check_memory(settings: InferenceSettings) -> None:
 
     The model folder must have been checked before. A GPU's memory is vLLM's own to check.
     """
-    folder = Path(settings.model_path)
+    folder = Path(settings.model_path).expanduser()
     config = json.loads((folder / "config.json").read_text())
     known = int(config.get("max_position_embeddings", settings.context_max))
     if settings.context_max > known:

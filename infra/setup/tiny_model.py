@@ -2,9 +2,10 @@
 
 It serves the tiny run and the tests: vLLM, transformers and the learner read it as any model
 folder. The same seed on the same machine gives the same files. A short warm-up teaches it to answer
-a sum or a product of one-digit numbers with a short number and to stop there; the number is mostly
-wrong, so that reinforcement has something to improve within a minute or two. Run as
-`python -m infra.setup.tiny_model FOLDER [--seed N]`.
+a sum or a product of one-digit numbers with a short number, a wish for digits with digits and
+letters, and to stop there; the answers are mostly wrong, so that reinforcement has something to
+improve within a minute or two. Run as
+`python -m infra.setup.tiny_model FOLDER [SEED]`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ _RIGHT_SHARE = 0.3
 
 _PRODUCT = "Solve the following multiplication: {} * {}. Give only the result as your final answer."
 _SUM = "State the final answer to the following arithmetic problem: {} {} {} ="
+_FREE = "Write digits {}:"
+_FREE_SHARE = 0.3
+_CHARACTERS = "0123456789abcdef"
 _TOOL_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": ""}}</tool_call>'
 _CORPUS = (
-    *[_PRODUCT, _SUM, _TOOL_CALL, "system user assistant tool"] * 4,
+    *[_PRODUCT, _SUM, _FREE, _TOOL_CALL, "system user assistant tool"] * 4,
     "You are a helpful assistant. Use the tools to answer and reply with the answer only.",
     'Tools: {"type": "function", "function": {"name": "", "description": "", "parameters": '
     '{"type": "object", "properties": {"code": {"type": "string"}}, "required": []}}}',
@@ -138,7 +142,10 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _example(draw: random.Random) -> tuple[str, str]:
-    """Draw a question as the arithmetic tasks ask it, and an answer that is sometimes right."""
+    """Draw a question as the tasks ask it, with an answer that is sometimes right."""
+    if draw.random() < _FREE_SHARE:
+        length = draw.randrange(3, 9)
+        return _FREE.format(draw.randrange(100)), "".join(draw.choices(_CHARACTERS, k=length))
     a, b, other = draw.randrange(10), draw.randrange(10), draw.randrange(10)
     right = draw.random() < _RIGHT_SHARE
     if draw.random() < 0.5:
@@ -187,7 +194,7 @@ def main() -> None:
     """Make one model folder from the command line."""
     parser = argparse.ArgumentParser(description="Make a tiny chat model.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("seed", type=int, nargs="?", default=0)
     parser.add_argument("--untied", action="store_true", help="give the output head its own matrix")
     parser.add_argument("--warm-up-steps", type=int, default=WARM_UP_STEPS)
     given = parser.parse_args()
