@@ -63,8 +63,8 @@ class Gateway:
         self._secret = secret
         self._limits = limits
         self.is_draining = False
-        self.overhead_us: Callable[[int], None] | None = None
-        """Given, per answered turn, the time between its last acknowledgement and the answer."""
+        self.observe: Callable[[str, float, str], None] | None = None
+        """Given what each answered turn waited for and cost here."""
 
     def app(self) -> web.Application:
         """Return the web application."""
@@ -147,8 +147,7 @@ class Gateway:
         else:
             body = replies.whole(head, text_of(pieces, self._tokenizer), answer)
         response = _json(body)
-        if self.overhead_us is not None:
-            self.overhead_us(self._clock.now_us() - shown_us)
+        self._measure(requested_us, shown_us, found)
         return response
 
     async def _stream(
@@ -185,6 +184,16 @@ class Gateway:
         await response.write(tail + chunks.last(answer, with_usage=request.usage_in_stream))
         await response.write_eof()
         return response
+
+    def _measure(self, requested_us: int, durable_us: int, found: Found) -> None:
+        """Say what durability and this gateway have added to a turn that was sampled for it."""
+        generation = found.generation
+        if self.observe is None or generation is None or not generation.finished_us:
+            return
+        self.observe("exposure_wait_us", float(durable_us - generation.finished_us), "us")
+        before = generation.spec.planned_us - requested_us
+        after = self._clock.now_us() - durable_us
+        self.observe("gateway_overhead_us", float(before + after), "us")
 
     def _describe(self, session: Session) -> dict[str, object]:
         identity = session.stream.identity

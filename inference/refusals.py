@@ -59,11 +59,21 @@ _STATUS = {
 class RefusedError(SluiceError):
     """The client acts: what was refused, why, and what to send instead."""
 
-    def __init__(self, code: Code, message: str, *, hint: str = "", fence_number: int = -1) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        *,
+        hint: str = "",
+        fence_number: int = -1,
+        attempt: int = -1,
+    ) -> None:
         super().__init__(message, boundary=Boundary.ENGINE, hint=hint)
         self.code = code
         self.fence_number = fence_number
         """With refence and fenced: the highest number read; the next one named must be higher."""
+        self.attempt = attempt
+        """With fenced: the attempt that holds the episode, when that is a higher one."""
 
     def body(self) -> dict[str, object]:
         """Return the JSON body of the answer."""
@@ -75,6 +85,8 @@ class RefusedError(SluiceError):
         }
         if self.fence_number >= 0:
             error["fence_number"] = self.fence_number
+        if self.attempt >= 0:
+            error["attempt"] = self.attempt
         return {"error": error}
 
 

@@ -8,8 +8,8 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 
@@ -33,8 +33,13 @@ from schemas.records.dead_letter import DeadLetter
 from schemas.topics import DEAD_LETTERS, TOKENS
 
 _LOG = logging.getLogger(__name__)
-Observe = Callable[[str, float, str], None]
-"""Takes the name, value and unit of a measurement."""
+_SAMPLED_COMMITS = 16
+
+
+class Observe(Protocol):
+    """Takes a measurement: its name, which ends in the unit, value, unit and labels."""
+
+    def __call__(self, name: str, value: float, unit: str, **labels: str) -> None: ...
 
 
 class InferenceService:
@@ -56,12 +61,12 @@ class InferenceService:
         self._context = context
         self._settings = settings
         self._observe = observe
-        self._letters = itertools.count()
+        self._commits = itertools.count()
         digests = " ".join((tokenizer.digest, tokenizer.template_digest, tools_digest(None)))
         self.writer = WalWriter(
             context,
             digests=digests,
-            measure=lambda us: observe("commit_latency_us", float(us), "us"),
+            measure=self._commit_acknowledged,
         )
         self.keeper = EngineKeeper(engine, clock=context.clock, inflight_max=settings.inflight_max)
         self.sessions = Sessions(
@@ -97,7 +102,7 @@ class InferenceService:
                 model_name=settings.model_name,
             ),
         )
-        self.gateway.overhead_us = lambda us: observe("gateway_overhead_us", float(us), "us")
+        self.gateway.observe = observe
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> str:
@@ -142,15 +147,14 @@ class InferenceService:
                 _LOG.warning("some connections were still open when the drain ended")
         return left
 
+    def _commit_acknowledged(self, latency_us: int) -> None:
+        # Every commit's own record carries its times; a sample is enough for the live view.
+        if next(self._commits) % _SAMPLED_COMMITS == 0:
+            self._observe("commit_latency_us", float(latency_us), "us")
+
     def _turn_over(self, session: Session, generation: Generation) -> None:
         if generation.quarantine is not None:
             self._bury(session, generation)
-            return
-        if generation.first_token_us:
-            waited = generation.first_token_us - generation.spec.requested_us
-            self._observe("time_to_first_token_us", float(waited), "us")
-        self._observe("prefilled_tokens", float(generation.prefilled_tokens), "tokens")
-        self._observe("reused_tokens", float(generation.reused_tokens), "tokens")
 
     def _bury(self, session: Session, generation: Generation) -> None:
         """Keep a quarantined call as a dead letter, with the log-probs as they came."""
@@ -171,7 +175,7 @@ class InferenceService:
             "last_logprobs": [repr(value) for value in kept.logprobs],
         }
         _LOG.error("quarantined %s of %s: %s", kept.request_id, identity.episode_id, kept.why)
-        self._observe(f"quarantined_calls_{kept.code.value}", 1.0, "calls")
+        self._observe("quarantined_calls", 1.0, "calls", code=kept.code.value)
         self._context.producer.offer(
             DEAD_LETTERS,
             DeadLetter(

@@ -75,6 +75,7 @@ class Session:
                 f"({identity.attempt}, {identity.fence_number})",
                 hint="a later opening of the session took over",
                 fence_number=identity.fence_number,
+                attempt=identity.attempt,
             )
         if attempt > identity.attempt or fence_number not in (None, identity.fence_number):
             raise refence(
@@ -300,6 +301,7 @@ class Sessions:
                     f"the session was opened anew under fence {request.fence_number}",
                     hint="use the answers under the higher number",
                     fence_number=request.fence_number,
+                    attempt=request.attempt,
                 )
             )
         opened = await self._writer.open(request, deadline=deadline)

@@ -110,7 +110,7 @@ class InferenceSettings(BaseModel):
         default=2048, ge=0, le=1_000_000, description="turns that may wait for a slot before 503"
     )
     sessions_max: int = Field(
-        default=20_000,
+        default=4096,
         ge=1,
         description="sessions kept in memory; the longest idle is dropped first",
     )

@@ -30,6 +30,8 @@ class TurnSpec:
     stop_ids: tuple[int, ...]
     requested_us: int
     """When the gateway received the request. Unit: us."""
+    planned_us: int
+    """When everything before sampling was done. Unit: us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

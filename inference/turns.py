@@ -208,6 +208,7 @@ class TurnPlanner:
             top_k=sampling.top_k,
             stop_ids=self._tokenizer.stop_ids,
             requested_us=requested_us,
+            planned_us=self._clock.now_us(),
         )
 
     async def _settled(self, session: Session, deadline: Deadline) -> None:

@@ -286,6 +286,7 @@ def _void(prefix: Prefix, identity: FenceIdentity) -> RefusedError:
             f"attempt {current.attempt} holds the episode; attempt {own.attempt} may not write",
             hint="this attempt is over: stop it",
             fence_number=current.number,
+            attempt=current.attempt,
         )
     highest = max(own.number, current.number if current is not None else own.number)
     return refence(f"fence {own.number} is void: {highest} was read", highest=highest)

@@ -143,12 +143,16 @@ async def serve(
     engine = make_engine(settings, chosen, context)
     assert isinstance(engine, ScriptedEngine)
     observed: list[tuple[str, float, str]] = []
+
+    def observe(name: str, value: float, unit: str, **labels: str) -> None:  # noqa: ARG001
+        observed.append((name, value, unit))
+
     service = InferenceService(
         context,
         settings,
         engine=engine,
         tokenizer=chosen,
-        observe=lambda name, value, unit: observed.append((name, value, unit)),
+        observe=observe,
     )
     await service.keeper.start()
     watch = asyncio.create_task(service.keeper.watch())
