@@ -108,6 +108,15 @@ def trajectories_say_what_the_log_says(facts: Facts) -> None:
             ids=(episode,),
             at=where,
         )
+        for ref in sealed.chunks:
+            facts.findings.check(
+                2,
+                facts.outcomes.chunks.get((ref.partition, ref.offset))
+                == (episode, ref.length, ref.crc32c),
+                f"the payload chunk at {ref.partition}@{ref.offset} is missing or another",
+                ids=(episode,),
+                at=where,
+            )
         _reward(facts, life, sealed, where)
 
 

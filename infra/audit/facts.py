@@ -68,7 +68,6 @@ class Facts:
     """Counts of EndOfStream, once it is written."""
     tasks: int = 0
     verify_requests: int = 0
-    payload_chunks: int = 0
     poison: dict[str, int] = field(default_factory=dict)
     later_results: set[tuple[str, int]] = field(default_factory=set)
     """(episode, offset) of Results beyond the cut."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from google_crc32c import value as crc_of
+
 from schemas.enums import DropReason, GateOutcome, RewardSource, Termination
 from schemas.ports import Delivered
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
-from schemas.records.parts import MemberDecision
+from schemas.records.parts import ChunkRef, MemberDecision
+from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 
@@ -43,6 +46,7 @@ class Sealed:
     termination: Termination
     policy_digest: str
     oldest: tuple[int, int]
+    chunks: tuple[ChunkRef, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,8 @@ class Outcomes:
         self.decisions: dict[str, Decided] = {}
         self.gated: dict[tuple[int, int], Gated] = {}
         """By partition and offset."""
+        self.chunks: dict[tuple[int, int], tuple[str, int, int]] = {}
+        """Partition and offset of a payload chunk to its episode, length and the crc of its body."""
         self.superseded: Counter[str] = Counter()
         self._gated_once: set[str] = set()
 
@@ -110,6 +116,16 @@ class Outcomes:
             termination=record.termination,
             policy_digest=record.policy_digest,
             oldest=(record.oldest_epoch, record.oldest_number),
+            chunks=record.chunks,
+        )
+
+    def take_chunk(self, message: Delivered[PayloadChunk]) -> None:
+        """Take the next payload chunk; its body is only measured."""
+        record = message.record
+        self.chunks[message.partition, message.offset] = (
+            str(record.episode_id),
+            len(record.body),
+            crc_of(record.body),
         )
 
     def take_decision(self, message: Delivered[GateDecision]) -> None:

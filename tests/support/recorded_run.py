@@ -19,6 +19,7 @@ from schemas.enums import (
     EpisodeEventKind,
     GateOutcome,
     LearnerEventKind,
+    PayloadContent,
     Purpose,
     RewardSource,
     StopCause,
@@ -35,7 +36,8 @@ from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.learner_event import LearnerEvent
-from schemas.records.parts import MemberDecision, TrainedMember
+from schemas.records.parts import ChunkRef, MemberDecision, TrainedMember
+from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
@@ -49,6 +51,7 @@ from schemas.topics import (
     GATE_DECISIONS,
     GATED,
     LEARNER_STEPS,
+    PAYLOADS,
     POLICIES,
     TASKS,
     TOKENS,
@@ -313,6 +316,23 @@ class RecordedRun:
         )
 
     def _seal(self, episode: EpisodeId, attempt: int, ended: int, verdict: int) -> int:
+        body = pack_ids(range(13))
+        chunk = self.put(
+            PAYLOADS,
+            PayloadChunk(
+                run_id=RUN,
+                episode_id=episode,
+                group_id=_group(episode),
+                content=PayloadContent.TRAJECTORY_TOKENS,
+                part=0,
+                parts=1,
+                body=body,
+                crc32c=crc32c(body),
+                at_us=0,
+                writer_id=_WRITER,
+            ),
+        )
+        ref = ChunkRef(partition=0, offset=chunk, length=len(body), crc32c=crc32c(body))
         return self.put(
             TRAJECTORIES,
             Trajectory(
@@ -330,6 +350,7 @@ class RecordedRun:
                 tokens=13,
                 action_tokens=7,
                 masked={"sibling_branch": 2},
+                chunks=(ref,),
                 ended_offset=ended,
                 verdict_offset=verdict,
                 at_us=0,

@@ -31,6 +31,7 @@ from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import SkippedMember
+from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
@@ -144,6 +145,7 @@ BREAKS: list[tuple[int, str, Any]] = [
     (2, "the log has", only(TokenCommit, replaced(crc32c=1), **SECOND_TURN)),
     (2, "the log has", only(TokenCommit, replaced(seq=9), **SECOND_TURN)),
     (2, "the log has", only(Trajectory, replaced(action_tokens=8), **SEALED)),
+    (2, "chunk at 0@0 is missing", only(PayloadChunk, replaced(body=b"other"), **SEALED)),
     (3, "no Intent before", only(ToolEvent, gone, **INTENT)),
     (3, "executed twice", only(ToolEvent, twice, **RESULT)),
     (4, "not the final one", only(Trajectory, replaced(ended_offset=3), **SEALED)),
