@@ -80,7 +80,7 @@ class Outcomes:
         self.gated: dict[tuple[int, int], Gated] = {}
         """By partition and offset."""
         self.chunks: dict[tuple[int, int], tuple[str, int, int]] = {}
-        """Partition and offset of a payload chunk to its episode, length and the crc of its body."""
+        """Partition and offset of a payload chunk to its episode, length and the body's crc."""
         self.superseded: Counter[str] = Counter()
         self._gated_once: set[str] = set()
 
