@@ -1,0 +1,470 @@
+"""The learner: consumes gated trajectories, trains, publishes versions, keeps checkpoints.
+
+Consumes: `gated`, `payloads`, `learner-steps`, `control`, `refreshes`, `workers`. Produces:
+`learner-steps`, `policies`, `payloads` (rejected tokens), `dead-letters`, `metrics`. Waits for: a
+full batch, at most `silence_s` between trajectories; after the budget for EndOfStream. Unblocked
+by: the gate's records; the scheduler's EndOfStream; Stop.
+
+Order of a step: files of the version, Step, PolicyVersion; then, when it is due, checkpoint files,
+marker, Checkpointed. If the process dies on any line, its next start fences the old epoch, restores
+the newest checkpoint and consumes again what only lost steps had trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from learner.bus import LearnerBus
+from learner.checkpoints import Checkpoints, positions_of
+from learner.core.consume import Chosen, Consumption
+from learner.core.loss_registry import bind
+from learner.core.rejected import pack_rejected
+from learner.core.restore import Choice
+from learner.core.run_state import compare
+from learner.core.staleness import Bounds, LagRule, Lineage
+from learner.intake import Intake
+from learner.payloads import PayloadFetcher
+from learner.phases import Phases
+from learner.publisher import Publisher
+from learner.ranks import Ranks
+from learner.segments import Segments, sweep
+from learner.settings import LearnerSettings
+from learner.stepper import Outcome, Refused, Stepper
+from learner.version_store import Written
+from producers.presence import Presence
+from schemas.codec import Codec
+from schemas.enums import LearnerEventKind, Role, WorkerStatus
+from schemas.errors import TransientError
+from schemas.ids import GroupId, Version
+from schemas.ports import Context
+from schemas.records.parts import ChunkRef, SkippedMember, StepRef
+from schemas.topics import GATED
+
+_LOG = logging.getLogger("sluice.learner")
+_POLL_S = 0.25
+_SKIPPED_PER_RECORD = 500
+_START = Version(0, 0)
+
+Canary: TypeAlias = Callable[[Choice], Awaitable[str]]
+
+
+async def no_canary(choice: Choice) -> str:
+    """Return what Restored says of the canary when none is set up."""
+    return "" if choice.folder is None else "not run"
+
+
+async def run(
+    context: Context, settings: LearnerSettings, codec: Codec, *, canary: Canary = no_canary
+) -> None:
+    """Train until the budget is reached and the run is closed, or until asked to stop.
+
+    Raises SettingsError for settings or a checkpoint that do not fit, FencedError when a newer
+    learner has started.
+    """
+    loss = bind(settings.loss.name, settings.loss.parameters)
+    sweep(context.run_id)
+    ranks = Ranks(settings, loss)
+    trainer = Trainer(context, settings, codec, ranks, canary)
+    presence = Presence(context, Role.LEARNER, capacity=settings.batch)
+    await presence.announce(WorkerStatus.STARTING)
+    try:
+        if await trainer.start():
+            await presence.announce(WorkerStatus.READY, trainer.version)
+            await trainer.serve()
+    finally:
+        await trainer.close()
+        await presence.announce(WorkerStatus.STOPPED, trainer.version)
+
+
+class Trainer:
+    """See the module."""
+
+    def __init__(
+        self,
+        context: Context,
+        settings: LearnerSettings,
+        codec: Codec,
+        ranks: Ranks,
+        canary: Canary,
+    ) -> None:
+        self._context, self._settings, self._codec = context, settings, codec
+        self._ranks, self._canary = ranks, canary
+        self._bus = LearnerBus(context, settings)
+        self._checkpoints = Checkpoints(context, settings, self._bus, ranks)
+        self._publisher = Publisher(context, settings, self._bus, ranks)
+        self._segments = Segments(context.run_id)
+        self._phases = Phases("start", now_us=context.clock.now_us())
+        self._fetcher = PayloadFetcher(context)
+        loss = ranks.loss
+        self._stepper = Stepper(
+            settings,
+            loss,
+            ranks,
+            self._fetcher,
+            self._segments,
+            phases=self._phases,
+            now_us=context.clock.now_us,
+        )
+        self._loss_name = loss.spec.name
+        self._bounds = Bounds(
+            lag_steps_max=settings.max_lag_steps,
+            age_ms_max=int(1000 * settings.max_age_s),
+            rule=LagRule(settings.lag_rule),
+            decay=settings.lag_decay,
+        )
+        self.version = _START
+        self._ordinal = 0
+        self._digest = ""
+        self._ordinals: dict[Version, int] = {_START: 0}
+        self._published_us: dict[Version, int] = {}
+        self._checkpointed: int | None = None
+        """Ordinal of the newest checkpoint; None before the first."""
+        self._intake: Intake
+        self._heard_ms = context.clock.monotonic_ms()
+
+    async def start(self) -> bool:
+        """Fence, restore and publish what is missing; return False when the run is closed."""
+        building = asyncio.create_task(self._ranks.start(), name="engine")
+        try:
+            await self._bus.fence()
+            if self._bus.log.closed is not None:
+                _LOG.info("the run is closed; nothing is left to do")
+                return False
+            choice = self._checkpoints.choose()
+            if choice.folder is None:
+                await self._restore_nothing(choice)
+                await building
+            else:
+                await building
+                await self._restore(choice)
+        finally:
+            if not building.done():
+                await asyncio.wait({building})
+        _LOG.info("epoch %d starts from version %s", self._bus.epoch, self.version)
+        return True
+
+    async def _restore_nothing(self, choice: Choice) -> None:
+        await self._announce_start()
+        self._begin(Consumption(self._context.starts[GATED.name]), {})
+        await self._append_restored(choice, await self._canary(choice))
+
+    async def _restore(self, choice: Choice) -> None:
+        assert choice.folder is not None, "called with a checkpoint"
+        state = self._checkpoints.state(choice)
+        await self._checkpoints.load(choice.folder.name)
+        self.version, self._ordinal = choice.folder.version, choice.folder.ordinal
+        self._digest = str(state["policy_digest"])
+        self._checkpointed = self._ordinal
+        self._checkpoints.keep(choice.folder.name)
+        consumption = Consumption.from_state(state["consumption"], self._context.starts[GATED.name])
+        self._begin(consumption, state["judged_by"])
+        await self._append_restored(choice, await self._canary(choice))
+        await self._announce_start()
+        for ref in self._bus.log.steps:
+            version = Version(ref.epoch, ref.number)
+            self._ordinals[version] = ref.ordinal
+            self._published_us[version] = 1000 * (self._bus.log.stepped_ms(version) or 0)
+
+    def _begin(self, consumption: Consumption, judged_by: dict[str, str]) -> None:
+        self._intake = Intake(self._context, self._settings, self._codec, consumption, judged_by)
+
+    async def _append_restored(self, choice: Choice, canary: str) -> None:
+        parent = self.version
+        restored: tuple[StepRef, ...] = ()
+        if choice.folder is not None:
+            restored = (
+                StepRef(
+                    epoch=parent.epoch,
+                    number=parent.number,
+                    ordinal=self._ordinal,
+                    offset=choice.record_offset,
+                ),
+            )
+        await self._bus.append(
+            self._bus.event(
+                LearnerEventKind.RESTORED,
+                number=parent.number,
+                ordinal=self._ordinal,
+                parent_epoch=parent.epoch,
+                parent_number=parent.number,
+                policy_digest=self._digest,
+                adopted=choice.adopted,
+                restored=restored,
+                checkpoint_id=choice.folder.name if choice.folder else "",
+                positions=positions_of(self._intake.consumption),
+                canary=canary,
+            )
+        )
+
+    async def _announce_start(self) -> None:
+        """Publish the starting weights unless they are, and the restored version if its record is
+        missing.
+        """
+        policies = await self._bus.policies()
+        if _START not in policies:
+            written = await asyncio.to_thread(self._publisher.start)
+            await self._publisher.announce(_START, 0, _START, written)
+            self._published_us[_START] = self._context.clock.now_us()
+            self._digest = self._digest or written.digest
+        else:
+            timestamp_ms, policy = policies[_START]
+            self._published_us[_START] = 1000 * timestamp_ms
+            self._digest = self._digest or policy.digest
+        if self.version not in policies and self.version != _START and self._digest:
+            written = await asyncio.to_thread(self._publisher.store.read, self.version)
+            await self._publisher.announce(self.version, self._ordinal, _START, written)
+
+    async def serve(self) -> None:
+        """Train until the run is over or a stop is asked for."""
+        while True:
+            await self._bus.observe()
+            control = self._bus.control
+            if self._context.stop.is_set() or control.is_stopped:
+                await self._checkpoint_if_new()
+                return
+            if self._budget_is_reached():
+                await self._checkpoint_if_new()
+                if await self._close_run():
+                    return
+            elif control.is_paused:
+                await self._checkpoint_if_new()
+                await self._rest()
+            else:
+                await self._work()
+
+    def _budget_is_reached(self) -> bool:
+        budget = self._settings.steps
+        return (budget > 0 and self._ordinal >= budget) or self._bus.control.is_draining
+
+    async def _rest(self) -> None:
+        self._phases.enter("paused", now_us=self._context.clock.now_us())
+        self._heard_ms = self._context.clock.monotonic_ms()
+        await asyncio.sleep(_POLL_S)
+
+    async def _work(self) -> None:
+        """Discard what went stale, then make a step if a batch waits, else read on."""
+        consumption = self._intake.consumption
+        now_us = self._context.clock.now_us()
+        lineage = self._lineage()
+        await self._skip(consumption.expire(now_us=now_us, lineage=lineage, bounds=self._bounds))
+        chosen = consumption.choose(
+            batch=self._settings.batch,
+            whole_groups=self._settings.whole_groups,
+            now_us=now_us,
+            lineage=lineage,
+            bounds=self._bounds,
+        )
+        if chosen:
+            await self._step(chosen)
+            return
+        self._phases.enter("wait_batch", now_us=self._context.clock.now_us())
+        if consumption.waiting >= self._settings.buffer_max:
+            raise TransientError(
+                f"{consumption.waiting} trajectories wait and none makes a batch of "
+                f"{self._settings.batch}",
+                hint="learner.buffer_max must exceed the batch",
+            )
+        arrived, skipped = await self._intake.poll(timeout_s=_POLL_S)
+        await self._skip(skipped)
+        self._listen(arrived)
+
+    def _listen(self, arrived: int) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        if arrived:
+            self._heard_ms = now_ms
+        elif now_ms - self._heard_ms > 1000 * self._settings.silence_s:
+            waiting = self._intake.consumption.waiting
+            raise TransientError(
+                f"no trajectory came for {self._settings.silence_s:.0f} s; {waiting} wait, a batch "
+                f"is {self._settings.batch}",
+                hint="are inference, environments, verifier, assembler and gate running?",
+            )
+
+    def _lineage(self) -> Lineage:
+        return Lineage(
+            ordinal=self._ordinal,
+            ordinals=self._ordinals,
+            published_us=self._published_us,
+            now_published_us=self._published_us.get(self.version, 0),
+        )
+
+    async def _skip(self, skipped: Sequence[SkippedMember]) -> None:
+        for start in range(0, len(skipped), _SKIPPED_PER_RECORD):
+            part = tuple(skipped[start : start + _SKIPPED_PER_RECORD])
+            _LOG.info("skipped %d trajectories: %s", len(part), {m.reason.value for m in part})
+            await self._bus.append(
+                self._bus.event(
+                    LearnerEventKind.SKIPPED,
+                    number=self.version.number,
+                    ordinal=self._ordinal,
+                    skipped=part,
+                )
+            )
+
+    async def _step(self, chosen: Sequence[Chosen]) -> None:
+        waiting = self._bus.deadline("payloads", budget_s=self._settings.fetch_s)
+        payloads, refused = await self._stepper.load(chosen, deadline=waiting)
+        if refused:
+            await self._refuse(refused)
+            return
+        outcome = await self._stepper.step(chosen, payloads, ordinal=self._ordinal + 1)
+        self._intake.consumption.settle(one.waiting.episode_id for one in chosen)
+        await self._publish(outcome)
+        self._heard_ms = self._context.clock.monotonic_ms()
+        if self._ordinal % self._settings.checkpoint_every == 0 or self._budget_is_reached():
+            await self._checkpoint_if_new()
+
+    async def _refuse(self, refused: Sequence[Refused]) -> None:
+        """Skip trajectories whose payload cannot be trained; the others wait on."""
+        skipped = []
+        for one in refused:
+            waiting = one.chosen.waiting
+            await self._intake.dead_letter(
+                waiting.partition, waiting.offset, waiting.gated, one.refusal
+            )
+            skipped.append(
+                self._intake.consumption.discard(waiting, one.refusal.reason, one.chosen.staleness)
+            )
+        await self._skip(skipped)
+
+    async def _publish(self, outcome: Outcome) -> None:
+        """Files, Step, PolicyVersion, in this order."""
+        parent = self.version
+        version = Version(self._bus.epoch, parent.number + 1)
+        ordinal = self._ordinal + 1
+        written: Written | None = None
+        self._phases.enter("export", now_us=self._context.clock.now_us())
+        budget = self._settings.steps
+        if ordinal % self._settings.publish_every == 0 or ordinal == budget:
+            written = await self._publisher.export(version)
+        self._phases.enter("record", now_us=self._context.clock.now_us())
+        offset = await self._append_step(outcome, version, ordinal, parent, written)
+        self.version, self._ordinal = version, ordinal
+        self._digest = written.digest if written else ""
+        self._ordinals[version] = ordinal
+        self._published_us[version] = 1000 * (self._bus.log.stepped_ms(version) or 0)
+        self._checkpoints.chain.append(
+            StepRef(epoch=version.epoch, number=version.number, ordinal=ordinal, offset=offset)
+        )
+        self._phases.enter("publish", now_us=self._context.clock.now_us())
+        if written is not None:
+            await self._publisher.announce(version, ordinal, parent, written)
+        await asyncio.to_thread(
+            self._publisher.collect, checkpointed=self._checkpoints.versions_kept()
+        )
+        self._phases.enter("other", now_us=self._context.clock.now_us())
+
+    async def _append_step(
+        self,
+        outcome: Outcome,
+        version: Version,
+        ordinal: int,
+        parent: Version,
+        written: Written | None,
+    ) -> int:
+        told = outcome.account
+        consumption = self._intake.consumption
+        lists: tuple[ChunkRef, ...] = ()
+        if told.rejected:
+            lists = await self._bus.put_list(
+                pack_rejected(told.rejected),
+                episode=told.members[0].episode_id,
+                group=GroupId(told.members[0].group_id),
+            )
+        metrics = dict(told.metrics) | {
+            "gradient_norm": outcome.gradient_norm,
+            "learning_rate_ratio": outcome.learning_rate,
+            "computed_tokens": float(outcome.computed_tokens),
+            "shared_memory_bytes": float(outcome.bytes_shared),
+            "waiting_trajectories": float(consumption.waiting),
+            "clock_skew_records": float(consumption.clock_skews),
+        }
+        event = self._bus.event(
+            LearnerEventKind.STEP,
+            number=version.number,
+            ordinal=ordinal,
+            parent_epoch=parent.epoch,
+            parent_number=parent.number,
+            policy_digest=written.digest if written else "",
+            trained=told.members,
+            repeats=consumption.take_repeats(),
+            positions=positions_of(consumption),
+            id_lists=lists,
+            loss_name=self._loss_name,
+            losses={self._loss_name: float(outcome.loss)},
+            metrics=metrics,
+            phases_us=self._phases.take(now_us=self._context.clock.now_us()),
+            action_tokens=told.action_tokens,
+            kept_tokens=told.kept_tokens,
+            rejected_low=told.rejected_low,
+            rejected_high=told.rejected_high,
+        )
+        _LOG.info(
+            "update %d: version %s, reward %.3f, loss %.4f, gradient norm %.3f",
+            ordinal,
+            version,
+            metrics["reward_mean_reward"],
+            outcome.loss,
+            outcome.gradient_norm,
+        )
+        return await self._bus.append(event)
+
+    async def _checkpoint_if_new(self) -> None:
+        if self._checkpointed == self._ordinal or not self._ordinal:
+            return
+        self._phases.enter("checkpoint", now_us=self._context.clock.now_us())
+        name = await self._checkpoints.take(
+            version=self.version,
+            ordinal=self._ordinal,
+            consumption=self._intake.consumption,
+            judged_by=self._intake.judged_by,
+            policy_digest=self._digest,
+        )
+        self._checkpointed = self._ordinal
+        self._phases.enter("other", now_us=self._context.clock.now_us())
+        _LOG.info("checkpoint %s covers update %d", name, self._ordinal)
+
+    async def _close_run(self) -> bool:
+        """Read to the end of the stream, compare counts and write Closed; False while it is still
+        open.
+        """
+        end = self._bus.control.end
+        if end is None:
+            _, skipped = await self._intake.poll(timeout_s=_POLL_S)
+            await self._skip(skipped)
+            await self._checkpoint_if_new()
+            return False
+        ends = {one.partition: one.offset for one in end.ends if one.topic == GATED.name}
+        waiting = self._bus.deadline("the end of gated", budget_s=self._settings.start_s)
+        await self._skip(await self._intake.read_to(ends, deadline=waiting))
+        log = self._bus.log
+        compared = compare(
+            end,
+            trained=log.trained.keys(),
+            skipped=log.skipped.keys(),
+            waiting=self._intake.consumption.waiting_episodes(),
+        )
+        await self._bus.append(
+            self._bus.event(
+                LearnerEventKind.CLOSED,
+                number=self.version.number,
+                ordinal=self._ordinal,
+                policy_digest=self._digest,
+                counts=compared.counts,
+                detail=f"{len(compared.untrained)} admitted and untrained",
+            )
+        )
+        _LOG.info("the run is closed: %s", dict(compared.counts))
+        return True
+
+    async def close(self) -> None:
+        """Release what is held."""
+        self._segments.release()
+        if hasattr(self, "_intake"):
+            await self._intake.close()
+        await self._fetcher.close()
+        await self._bus.close()
+        await self._ranks.close()
