@@ -12,18 +12,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from consumers.dead_letters import bury
 from inference.engine import SwapReport
 from inference.engine_keeper import EngineKeeper
 from inference.model_files import verify_version
 from schemas.deadline import Deadline
-from schemas.enums import RefreshEventKind
-from schemas.errors import Boundary, SluiceError, TransientError
+from schemas.enums import RefreshEventKind, Role
+from schemas.errors import (
+    Boundary,
+    InvariantError,
+    RejectedError,
+    SluiceError,
+    TransientError,
+    UnknownOutcomeError,
+)
 from schemas.ids import Version
-from schemas.ports import Context, Delivered, LogReader, Message
+from schemas.ports import Context, Delivered, LogReader, Message, Poisoned
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.refresh_event import RefreshEvent
 from schemas.rules.lineage import LearnerLog
@@ -31,6 +40,8 @@ from schemas.topics import LEARNER_STEPS, POLICIES, REFRESHES
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.5
+_AGAIN_S = 1.0
+_BURY_TRIES = 20
 _RECORDS_MAX = 1000
 _SEND_MS = 10_000
 _READ_MS = 10_000
@@ -85,18 +96,48 @@ class PolicyFollower:
         )
         try:
             while True:
-                for message in await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S):
-                    self.take(message)
-                if self._doubtful:
-                    await self._leave_orphan(reader)
-                if self._target is not None:
-                    await self._refresh(reader)
+                try:
+                    await self._follow(reader)
+                except TransientError as error:
+                    # The bus may be away for a while; what is served stays as it is meanwhile.
+                    _LOG.warning("following the policy: %s", error)
+                    await asyncio.sleep(_AGAIN_S)
         finally:
             await reader.close()
 
-    def take(self, message: Message) -> None:
-        """Take one record of the three topics; what cannot be read is the sink's to bury."""
-        if not isinstance(message, Delivered) or message.record.run_id != self._context.run_id:
+    async def _follow(self, reader: LogReader) -> None:
+        await self._take_all(await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S))
+        if self._doubtful:
+            await self._leave_orphan(reader)
+        if self._target is not None:
+            await self._refresh(reader)
+
+    async def _take_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if isinstance(message, Poisoned):
+                await self._bury(message)
+            else:
+                self.take(message)
+
+    async def _bury(self, message: Poisoned) -> None:
+        """Bury a record that cannot be read; it is not skipped before its letter is written."""
+        for _ in range(_BURY_TRIES):
+            try:
+                await bury(self._context, message, role=Role.INFERENCE)
+                return
+            except (RejectedError, UnknownOutcomeError) as error:
+                _LOG.warning("a dead letter was not acknowledged: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+        raise InvariantError(
+            f"no dead letter could be written for {message.topic}/{message.partition}@"
+            f"{message.offset} in {_BURY_TRIES} tries",
+            boundary=Boundary.BUS,
+            hint="is the broker up, and may this worker write to dead-letters?",
+        )
+
+    def take(self, message: Delivered[Any]) -> None:
+        """Take one record of the three topics."""
+        if message.record.run_id != self._context.run_id:
             return
         record = message.record
         if isinstance(record, PolicyVersion):
@@ -222,8 +263,7 @@ class PolicyFollower:
         }
         now_ms = self._context.clock.monotonic_ms()
         deadline = Deadline.after(_READ_MS, now_ms=now_ms, waiting_for="reading learner-steps")
-        for message in await reader.read_to(ends, deadline=deadline):
-            self.take(message)
+        await self._take_all(await reader.read_to(ends, deadline=deadline))
 
     async def _tell(
         self,

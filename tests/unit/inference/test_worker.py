@@ -20,12 +20,12 @@ from schemas.enums import LearnerEventKind, RefreshEventKind, Role, TokenKind, W
 from schemas.errors import SettingsError
 from schemas.ids import Version, WorkerId
 from schemas.packing import unpack_logprobs
-from schemas.ports import Context
+from schemas.ports import Context, Delivered
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.refresh_event import RefreshEvent
 from schemas.records.worker_state import WorkerState
-from schemas.topics import LEARNER_STEPS, POLICIES, REFRESHES, WORKERS
+from schemas.topics import DEAD_LETTERS, LEARNER_STEPS, POLICIES, REFRESHES, WORKERS
 from tests.support.inference_stand import (
     RUN,
     SECRET,
@@ -221,6 +221,7 @@ async def test_a_version_whose_files_are_missing_is_refused_and_the_old_one_stay
         )  # fmt: skip
         for topic in (LEARNER_STEPS, POLICIES):
             for message in bus.messages(topic):
+                assert isinstance(message, Delivered)
                 follower.take(message)
         bus.append(
             REFRESHES,
@@ -287,3 +288,16 @@ async def test_a_stop_during_the_engines_start_ends_the_worker() -> None:
     context.stop.set()
     await asyncio.wait_for(worker, 3)
     assert state(bus).status is WorkerStatus.STOPPED
+
+
+async def test_a_record_that_cannot_be_read_is_buried_and_the_policy_is_followed_on() -> None:
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    stepped(bus, Version(1, 1))
+    async with running(bus) as (_, engine):
+        bus.append_raw(POLICIES, partition=0, raw=b"junk")
+        published(bus, Version(1, 1))
+        prepared(bus, Version(1, 1))
+        await until(lambda: engine.version == Version(1, 1))
+        await until(lambda: bool(bus.records(DEAD_LETTERS)))
+        assert bus.records(DEAD_LETTERS)[0].origin_topic == POLICIES.name
