@@ -55,7 +55,7 @@ class Assembly:
     """The first by attempt."""
     first_verdict: int = -1
     digests: str = ""
-    """Tokenizer, template and tool schema, as the newest accepted Prompt or Fence gives them."""
+    """Tokenizer, template and tool schema: the newest accepted Prompt's, else the first Fence's."""
     task_frame: bytes = b""
     fence: tuple[int, WorkerId] = NO_SCHEDULER
     """The SchedulerFence that was current at its Issued."""
@@ -129,7 +129,10 @@ class AssemblerPartition:
         if assembly is None:
             return
         verdict = assembly.wal.take(offset, commit)
-        if commit.digests and verdict in (Verdict.CURRENT, Verdict.ACCEPTED):
+        counts = verdict in (Verdict.CURRENT, Verdict.ACCEPTED)
+        # A Prompt knows the tools of its request; a Fence is written before there is one.
+        is_better = commit.kind is TokenKind.PROMPT or not assembly.digests
+        if commit.digests and counts and is_better:
             assembly.digests = commit.digests
         if commit.kind is TokenKind.OBSERVATION and verdict is Verdict.ACCEPTED:
             assembly.tools.accept_result(commit.result_offset)

@@ -50,13 +50,14 @@ class LeaseClock:
         moved = event.wal_position > self.wal_position or event.tool_position > self.tool_position
         self.wal_position = max(self.wal_position, event.wal_position)
         self.tool_position = max(self.tool_position, event.tool_position)
-        extends = moved
+        extends = moved or event.until_us > 0
         if moved or not event.at_gateway:
             self.waits_since_ms = None
         else:
             if self.waits_since_ms is None:
                 self.waits_since_ms = read_at_ms
-            extends = read_at_ms - self.waits_since_ms < limits.request_deadline_ms
+            waited_ms = read_at_ms - self.waits_since_ms
+            extends = extends or waited_ms <= limits.request_deadline_ms
         if extends:
             self.expires_at_ms = max(self.expires_at_ms, read_at_ms + self.lease_ms)
         # The call's length is taken on the worker's own clock, so that the two clocks need not

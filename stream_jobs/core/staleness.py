@@ -37,7 +37,7 @@ _SAID_BY_ASSEMBLER = frozenset(
 )
 """Reasons that the assembler found in the tokens and wrote at the head of `attribution`."""
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256 = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,10 +37,10 @@ def test_waiting_at_the_gateway_extends_no_longer_than_a_request_may_take() -> N
     clock = begun()
     waiting = replace(PROGRESS, at_gateway=True)
     clock.progress(waiting, read_at_ms=10_000, limits=LIMITS)
-    clock.progress(waiting, read_at_ms=14_999, limits=LIMITS)
-    assert clock.expires_at_ms == 44_999
     clock.progress(waiting, read_at_ms=15_000, limits=LIMITS)
-    assert clock.expires_at_ms == 44_999
+    assert clock.expires_at_ms == 45_000
+    clock.progress(waiting, read_at_ms=15_001, limits=LIMITS)
+    assert clock.expires_at_ms == 45_000
     clock.progress(replace(waiting, wal_position=1), read_at_ms=20_000, limits=LIMITS)
     clock.progress(waiting, read_at_ms=21_000, limits=LIMITS)
     assert clock.expires_at_ms == 51_000
