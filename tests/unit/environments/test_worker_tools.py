@@ -1,6 +1,4 @@
 """Tool calls of the environment worker: logged before they run, replayed, never run twice."""
-twice.
-"""
 
 from __future__ import annotations
 
