@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import orjson
 
 from infra.registry import resolve
@@ -34,8 +36,9 @@ def resolve_settings(
     """Return the settings of a run with every folder named; makes nothing."""
     tree = load(config, overrides=overrides)
     folder = RunFolder(root=(directory / run_id).absolute())
-    model = str(tree.get("model", {}).get("path", TINY))
-    tree.setdefault("model", {})["path"] = str(model_folder(model, folder))
+    section = tree.setdefault("model", {})
+    name, seed = str(section.get("path", TINY)), section.get("tiny_seed", 0)
+    section["path"] = str(model_folder(name, tiny_seed=seed))
     return assemble(tree, places=_places(folder))
 
 
@@ -48,14 +51,20 @@ def _places(folder: RunFolder) -> dict[str, str]:
     }
 
 
-def model_folder(name: str, folder: RunFolder) -> Path:
-    """Return the folder of a model by path or by name; `tiny` lies in the run's own folder."""
+def model_folder(name: str, *, tiny_seed: Any = 0) -> Path:
+    """Return the folder of a model by path or by name.
+
+    `tiny` is kept under the seed and the text of the code that makes it, so that a change of either
+    makes another one.
+    """
+    models = find_places(os.environ).home / "models"
     if name == TINY:
-        return folder.root / "tiny-model"
+        text = (Path(__file__).resolve().parents[1] / "setup" / "tiny_model.py").read_bytes()
+        return models / f"{TINY}-{tiny_seed}-{hashlib.sha256(text).hexdigest()[:12]}"
     path = Path(name).expanduser()
     if path.is_dir() or path.is_absolute():
         return path.absolute()
-    return find_places(os.environ).home / "models" / name
+    return models / name
 
 
 def _require_model(path: Path) -> None:
@@ -83,7 +92,7 @@ async def start(
     settings = resolve_settings(config, directory=directory, overrides=overrides, run_id=run_id)
     folder = RunFolder(root=(directory / run_id).absolute())
     address = find_bus(settings.bus.bootstrap, settings.bus.registry, prefix=settings.bus.prefix)
-    _make_tiny(settings, folder)
+    _make_tiny(settings)
     _require_model(Path(settings.model.path))
     begun = await _begin(settings, folder, address, run_id)
     doors = Doors(address)
@@ -97,9 +106,10 @@ async def start(
         await doors.close()
 
 
-def _make_tiny(settings: RunSettings, folder: RunFolder) -> None:
+def _make_tiny(settings: RunSettings) -> None:
     path = Path(settings.model.path)
-    if path == folder.root / "tiny-model" and not path.exists():
+    if path == model_folder(TINY, tiny_seed=settings.model.tiny_seed) and not path.exists():
+        click.echo(f"making the tiny model in {path}, once", err=True)
         seed = str(settings.model.tiny_seed)
         # In a process of its own: it loads torch, and its libraries print to stdout.
         subprocess.run(
