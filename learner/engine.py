@@ -332,8 +332,11 @@ class Engine:
 
     def close(self) -> None:
         """Leave the process group."""
+        import deepspeed.comm
+
         if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+            # DeepSpeed keeps groups of its own, which it forgets only when it ends them itself.
+            deepspeed.comm.destroy_process_group()
 
 
 def _array(tensor: Any) -> Any:

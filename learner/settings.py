@@ -112,7 +112,7 @@ class LearnerSettings(BaseModel):
     lag_rule: str = Field(
         "drop",
         pattern="^(drop|down_weight)$",
-        description="Inside the bound: full weight, or lag_decay to the power of the lag. Over it: drop.",
+        description="Inside the bound: full weight, or lag_decay to the power of the lag.",
     )
     lag_decay: float = Field(
         1.0, gt=0, le=1, description="Weight per update of lag under down_weight. Unit: ratio."
@@ -128,7 +128,7 @@ class LearnerSettings(BaseModel):
     device: Device = Field(Device.CPU, description="cpu (gloo) or cuda (NCCL).")
     precision: Precision = Field(
         Precision.AUTO,
-        description="Of forward and backward: float32, bf16_autocast, or auto: what the device does best.",
+        description="float32, bf16_autocast, or auto: what the device does best.",
     )
     ranks: int = Field(1, ge=1, le=1024, description="Processes of the learner on this host.")
     threads: int = Field(2, ge=1, le=256, description="Threads of each rank on a CPU.")

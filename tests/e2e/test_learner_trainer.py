@@ -1,0 +1,184 @@
+"""The learner on the memory bus with a tiny model: real DeepSpeed, real files, hand-made gated
+trajectories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.setup.extensions import learner_environ
+from infra.setup.places import find_places
+from infra.setup.tiny_model import make_tiny_model
+from learner.settings import LearnerSettings, LossSettings
+from learner.trainer import run
+from schemas.enums import ControlKind, LearnerEventKind
+from schemas.ids import WorkerId
+from schemas.ports import Context
+from schemas.records.control_event import ControlEvent
+from schemas.records.learner_event import LearnerEvent
+from schemas.records.parts import LogEnd
+from schemas.topics import CONTROL, GATED, LEARNER_STEPS, POLICIES
+from tests.support.learner_records import RUN, GatedLog, random_group, starts_of
+from tests.support.memory_bus import MemoryBus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SCHEDULER = WorkerId("scheduler-0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Iterator[None]:
+    kept = dict(os.environ)
+    os.environ.update(learner_environ(find_places(os.environ)))
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", 0, warm_up_steps=0)
+
+
+def settings_for(folder: Path, model: Path, **changes: object) -> LearnerSettings:
+    values: dict[str, object] = {
+        "model_path": str(model),
+        "versions_dir": str(folder / "versions"),
+        "checkpoints_dir": str(folder / "checkpoints"),
+        "batch": 8,
+        "steps": 4,
+        "checkpoint_every": 2,
+        "threads": 1,
+        "max_lag_steps": 100,
+        "silence_s": 60.0,
+        "loss": LossSettings.model_validate({"parameters": {"low": 0.05, "high": 20.0}}),
+    }
+    return LearnerSettings.model_validate(values | changes)
+
+
+def context_of(bus: MemoryBus, name: str, stop: asyncio.Event) -> Context:
+    return Context(
+        run_id=RUN,
+        worker_id=WorkerId(name),
+        incarnation=f"incarnation-{name}",
+        producer=bus.producer(),
+        consumers=bus.consumers(),
+        clock=bus.clock,
+        starts=starts_of(bus),
+        secret=b"secret",
+        stop=stop,
+    )
+
+
+def steps_of(bus: MemoryBus, kind: LearnerEventKind = LearnerEventKind.STEP) -> list[LearnerEvent]:
+    return [event for event in bus.records(LEARNER_STEPS) if event.kind is kind]
+
+
+def end_stream(bus: MemoryBus, admitted: int) -> None:
+    for kind in (ControlKind.SCHEDULER_FENCE, ControlKind.DRAINING, ControlKind.END_OF_STREAM):
+        ends = tuple(
+            LogEnd(topic=GATED.name, partition=p, offset=bus.end(GATED.name, p))
+            for p in range(bus.partitions)
+        )
+        bus.append(
+            CONTROL,
+            ControlEvent(
+                run_id=RUN,
+                kind=kind,
+                ends=ends if kind is ControlKind.END_OF_STREAM else (),
+                counts={"admitted": admitted, "issued": admitted},
+                scheduler_epoch=1,
+                scheduler_id=SCHEDULER,
+                at_us=1,
+                writer_id=SCHEDULER,
+            ),
+        )
+
+
+async def learn(
+    bus: MemoryBus,
+    settings: LearnerSettings,
+    name: str,
+    until: Callable[[], bool],
+    *,
+    kill: bool = False,
+) -> None:
+    """Run a learner until a condition holds, then stop it, or cancel it as a kill would."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run(context_of(bus, name, stop), settings, bus.codec))
+    while not until() and not task.done():
+        await asyncio.sleep(0.02)
+    if kill:
+        task.cancel()
+        await asyncio.wait({task})
+        return
+    stop.set()
+    await task
+
+
+async def test_a_run_trains_publishes_checkpoints_and_closes(tmp_path: Path, model: Path) -> None:
+    bus = MemoryBus(partitions=3)
+    log = GatedLog(bus)
+    for ordinal in range(10):
+        log.admit(random_group(ordinal))
+    settings = settings_for(tmp_path, model)
+    stop = asyncio.Event()
+    task = asyncio.create_task(run(context_of(bus, "learner-0", stop), settings, bus.codec))
+    while len(steps_of(bus, LearnerEventKind.CHECKPOINTED)) < 2 and not task.done():
+        await asyncio.sleep(0.02)
+    end_stream(bus, admitted=40)
+    await asyncio.wait_for(task, 60)
+
+    steps = steps_of(bus)
+    assert [(step.number, step.ordinal) for step in steps] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    trained = [member.episode_id for step in steps for member in step.trained]
+    assert len(trained) == len(set(trained)) == 32
+    for step in steps:
+        assert step.action_tokens == step.kept_tokens + step.rejected_low + step.rejected_high
+        assert step.metrics["gradient_norm"] > 0.0
+    assert [step.trained[0].lag_steps for step in steps] == [0, 1, 2, 3]
+    policies = {(p.epoch, p.number): p for p in bus.records(POLICIES)}
+    assert sorted(policies) == [(0, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
+    assert len({policy.digest for policy in policies.values()}) == 5
+    assert [e.checkpoint_id for e in steps_of(bus, LearnerEventKind.CHECKPOINTED)]
+    (closed,) = steps_of(bus, LearnerEventKind.CLOSED)
+    assert closed.counts["trained"] == 32
+    assert closed.counts["run_ended"] == 8
+    assert bus.records(LEARNER_STEPS)[-1].kind is LearnerEventKind.CLOSED
+
+
+async def test_a_restored_learner_repeats_the_lost_step_and_goes_on_bit_for_bit(
+    tmp_path: Path, model: Path
+) -> None:
+    def filled() -> MemoryBus:
+        bus = MemoryBus(partitions=1)
+        log = GatedLog(bus)
+        for ordinal in range(14):
+            log.admit(random_group(ordinal))
+        return bus
+
+    whole, broken = filled(), filled()
+    settings = settings_for(tmp_path / "whole", model, steps=0)
+    await learn(whole, settings, "learner-0", lambda: len(steps_of(whole)) >= 6)
+    settings = settings_for(tmp_path / "broken", model, steps=0)
+    await learn(broken, settings, "learner-0", lambda: len(steps_of(broken)) >= 3, kill=True)
+    before = len(steps_of(broken))
+    await learn(broken, settings, "learner-0", lambda: len(steps_of(broken)) >= before + 3)
+
+    (restored,) = [e for e in steps_of(broken, LearnerEventKind.RESTORED) if e.epoch == 2]
+    assert restored.parent_number in (2, 4)
+    expected = {step.ordinal: step for step in steps_of(whole)}
+    found = [step for step in steps_of(broken) if step.epoch == 2]
+    assert found
+    for step in found:
+        assert step.losses == expected[step.ordinal].losses
+        assert step.metrics["gradient_norm"] == expected[step.ordinal].metrics["gradient_norm"]
+        assert step.policy_digest == expected[step.ordinal].policy_digest
+        assert [m.episode_id for m in step.trained] == [
+            m.episode_id for m in expected[step.ordinal].trained
+        ]
