@@ -25,7 +25,7 @@ from schemas.ports import Clock
 from schemas.records.task import Task
 from schemas.records.worker_state import WorkerState
 
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 
 
 class Refused(StrEnum):

@@ -14,6 +14,12 @@ from environments import digests
 from environments.ports import Defaults, Json, Rubric
 from schemas.errors import SettingsError
 
+_HERE = Path(__file__).resolve().parent
+_SHARED = ("package.py", "transcripts.py")
+"""What every rubric reads with: how a payload is taken apart, and which reply or number is the
+last.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
@@ -33,7 +39,9 @@ class Folder:
 
     def verifier_digest(self) -> str:
         """Return the sha256 over what decides a verdict."""
-        return digests.of_files([self.path / name for name in self.judged_by], self.path)
+        own = digests.of_files([self.path / name for name in self.judged_by], self.path)
+        shared = digests.of_files([_HERE / name for name in _SHARED], _HERE)
+        return hashlib.sha256(f"{own}\0{shared}".encode()).hexdigest()
 
     def warm(self) -> None:
         """Need nothing heavy; a package that does says so."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from environments.ports import Message
 
 TRANSCRIPT_BYTES_MAX = 131_072
 _CUT = "[... cut ...]"
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
+_INTEGER_LENGTH_MAX = 19
 
 
 def to_text(messages: Sequence[Message], *, bytes_max: int = TRANSCRIPT_BYTES_MAX) -> str:
@@ -41,6 +44,12 @@ def _shortened(content: str, room: int) -> str:
         return content
     half = max(0, (room - len(_CUT)) // 8)
     return content[:half] + _CUT + (content[-half:] if half else "")
+
+
+def last_integer(text: str) -> int | None:
+    """Return the last integer in a text, or None. Of a number of more than 18 digits, a part."""
+    found = _INTEGER.findall(text)
+    return int(found[-1][:_INTEGER_LENGTH_MAX]) if found else None
 
 
 def last_reply(messages: Sequence[Message]) -> str:

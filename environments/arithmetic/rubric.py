@@ -6,11 +6,10 @@ import re
 
 from environments.package import payload_of
 from environments.ports import Judgement, Submission
-from environments.transcripts import last_reply
+from environments.transcripts import last_integer, last_reply
 from schemas.enums import StopCause, VerdictCode
 from schemas.records.task import Task
 
-_INTEGER = re.compile(r"-?\d+")
 _EXPRESSION = re.compile(r"-?\d+(?: [+*-] \d+)*")
 
 
@@ -21,14 +20,14 @@ class ArithmeticRubric:
         """Judge the last reply; raise ValueError when the payload holds no expression."""
         right = value_of(str(payload_of(task.payload, "expression")["expression"]))
         text = last_reply(submission.transcript)
-        found = _INTEGER.findall(text)
+        found = last_integer(text)
         if submission.stop_cause is StopCause.BUDGET_TRUNCATION:
             return _scored(VerdictCode.WRONG_ANSWER, 0.0, "the answer was cut off")
-        if not found:
+        if found is None:
             return _scored(VerdictCode.INVALID_FORMAT, 0.0, "the answer holds no integer")
-        if int(found[-1]) == right:
-            return _scored(VerdictCode.CORRECT, 1.0, f"last integer {found[-1]}")
-        return _scored(VerdictCode.WRONG_ANSWER, 0.0, f"last integer {found[-1]}, not {right}")
+        if found == right:
+            return _scored(VerdictCode.CORRECT, 1.0, f"last integer {found}")
+        return _scored(VerdictCode.WRONG_ANSWER, 0.0, f"last integer {found}, not {right}")
 
 
 def _scored(code: VerdictCode, value: float, evidence: str) -> Judgement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from environments.calculator.memory import cell
@@ -21,10 +20,10 @@ from environments.ports import (
     ToolOutput,
     canonical,
 )
+from environments.transcripts import last_integer
 from schemas.enums import StopCause, ToolExit
 from schemas.records.task import Task
 
-_INTEGER = re.compile(r"-?\d+")
 _PROBLEM = "State the final answer to the following arithmetic problem: {} + {} ="
 _READ = Tool(
     name="read_memory",
@@ -66,10 +65,10 @@ class CalculatorEnvironment:
             return self._done(StopCause.BUDGET_TRUNCATION, "the turn's token budget is spent")
         if self._key is not None:
             return self._done(StopCause.POLICY_STOP, "")
-        found = _INTEGER.findall(reply.text)
-        if not found or len(found[-1]) > 9:
+        key = last_integer(reply.text)
+        if key is None:
             return self._done(StopCause.INVALID_ACTION, "the reply names no memory cell")
-        self._key = int(found[-1])
+        self._key = key
         arguments = canonical({"cell": self._key})
         return CallTools(calls=(ToolCall(id="read", name=_READ.name, arguments=arguments),))
 

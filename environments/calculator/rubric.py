@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from environments.calculator.memory import cell
 from environments.package import payload_of
 from environments.ports import Judgement, Submission
-from environments.transcripts import last_reply
+from environments.transcripts import last_integer, last_reply
 from schemas.enums import StopCause, VerdictCode
 from schemas.records.task import Task
 
-_INTEGER = re.compile(r"-?\d+")
 _WEIGHTS = {"cell": 0.5, "sum": 0.5}
 
 
@@ -27,12 +24,12 @@ class CalculatorRubric:
             return _scored(VerdictCode.INVALID_FORMAT, 0.0, 0.0, "no memory cell was read")
         read = float(key == right_key)
         answer = cell(int(payload["number"]), key) + int(payload["then"])
-        found = _INTEGER.findall(last_reply(submission.transcript))
+        found = last_integer(last_reply(submission.transcript))
         ended = submission.stop_cause is StopCause.POLICY_STOP
-        right = float(bool(ended and found and int(found[-1]) == answer))
+        right = float(ended and found == answer)
         code = VerdictCode.CORRECT if read and right else VerdictCode.WRONG_ANSWER
         evidence = f"cell {key}, not {right_key}; " if not read else ""
-        evidence += f"last integer {found[-1][:20] if found else 'none'}, expected {answer}"
+        evidence += f"last integer {found}, expected {answer}"
         return _scored(code, read, right, evidence)
 
 

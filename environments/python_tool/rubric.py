@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from environments.package import payload_of
 from environments.ports import Judgement, Submission
-from environments.transcripts import last_reply
+from environments.transcripts import last_integer, last_reply
 from schemas.enums import StopCause, VerdictCode
 from schemas.records.task import Task
 
-_INTEGER = re.compile(r"-?\d+")
 _EXPONENT_MAX = 10_000
 
 
@@ -24,14 +21,14 @@ class PythonRubric:
         if not 0 <= exponent <= _EXPONENT_MAX:
             raise ValueError(f"exponent {exponent} is outside 0 to {_EXPONENT_MAX}")
         right = sum(int(digit) for digit in str(int(payload["base"]) ** exponent))
-        found = _INTEGER.findall(last_reply(submission.transcript))
+        found = last_integer(last_reply(submission.transcript))
         if submission.stop_cause is StopCause.BUDGET_TRUNCATION:
             return _scored(VerdictCode.WRONG_ANSWER, 0.0, "the episode ran out of budget")
-        if not found:
+        if found is None:
             return _scored(VerdictCode.INVALID_FORMAT, 0.0, "the answer holds no integer")
-        if int(found[-1]) == right:
-            return _scored(VerdictCode.CORRECT, 1.0, f"last integer {found[-1]}")
-        return _scored(VerdictCode.WRONG_ANSWER, 0.0, f"last integer {found[-1]}, not {right}")
+        if found == right:
+            return _scored(VerdictCode.CORRECT, 1.0, f"last integer {found}")
+        return _scored(VerdictCode.WRONG_ANSWER, 0.0, f"last integer {found}, not {right}")
 
 
 def _scored(code: VerdictCode, value: float, evidence: str) -> Judgement:
