@@ -34,7 +34,7 @@ from inference.turn import Quarantine, TurnSpec
 from inference.wal_stream import Draft, EpisodeStream
 from schemas.deadline import Deadline
 from schemas.enums import CutReason, FinishReason, TokenKind
-from schemas.errors import TransientError
+from schemas.errors import SettingsError, TransientError
 from schemas.ids import Version
 from schemas.packing import Span, Timing, bad_logprob
 from schemas.ports import Clock
@@ -156,7 +156,7 @@ class Generation:
         except RefusedError as refusal:
             self.flush_quietly()
             self.fail(refusal)
-        except TransientError as error:
+        except (TransientError, SettingsError) as error:
             self.flush_quietly()
             self.fail(RefusedError(Code.ENGINE_FAILED, error.message, hint=error.hint))
         finally:

@@ -18,6 +18,7 @@ from inference.engine import Engine
 from inference.engine_keeper import EngineKeeper
 from inference.gateway import Gateway, GatewayLimits
 from inference.generation import Generation
+from inference.refusals import Code, RefusedError
 from inference.rendering import Renderer, probe
 from inference.scripted_engine import ScriptedEngine
 from inference.sessions import Session, Sessions
@@ -104,6 +105,11 @@ class InferenceService:
         )
         self.gateway.observe = observe
         self._runner: web.AppRunner | None = None
+        self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def crashed(self) -> None:
+        """Wait for a fault of ours in any turn, and raise it: the process must not go on."""
+        await self._crash
 
     async def listen(self) -> str:
         """Serve the gateway; return its address as a URL. Raises SettingsError when the port is
@@ -153,7 +159,15 @@ class InferenceService:
             self._observe("commit_latency_us", float(latency_us), "us")
 
     def _turn_over(self, session: Session, generation: Generation) -> None:
-        if generation.quarantine is not None:
+        task = session.task
+        error = task.exception() if task is not None and not task.cancelled() else None
+        if error is not None:
+            generation.fail(
+                RefusedError(Code.ENGINE_FAILED, f"a fault of the worker: {error}", hint="its log")
+            )
+            if not self._crash.done():
+                self._crash.set_exception(error)
+        elif generation.quarantine is not None:
             self._bury(session, generation)
 
     def _bury(self, session: Session, generation: Generation) -> None:

@@ -98,6 +98,7 @@ async def _until_stopped(
         asyncio.create_task(service.keeper.watch(), name="engine watch"),
         asyncio.create_task(follower.run(), name="policy follower"),
         asyncio.create_task(_tell_state(service, presence), name="worker state"),
+        asyncio.create_task(service.crashed(), name="fault of ours"),
     ]
     stop = asyncio.create_task(_stopped(context), name="stop signal")
     done, _ = await asyncio.wait({*loops, stop}, return_when=asyncio.FIRST_COMPLETED)

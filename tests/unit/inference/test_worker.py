@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from inference.engine import EngineDelta, GenerateRequest
 from inference.policy_follower import PolicyFollower
 from inference.scripted_engine import ScriptedEngine, version_of
 from inference.settings import InferenceSettings
@@ -17,7 +18,7 @@ from inference.tokenizer import ByteTokenizer
 from inference.worker import run
 from schemas.bearer import issue
 from schemas.enums import LearnerEventKind, RefreshEventKind, Role, TokenKind, WorkerStatus
-from schemas.errors import SettingsError
+from schemas.errors import InvariantError, SettingsError
 from schemas.ids import Version, WorkerId
 from schemas.packing import unpack_logprobs
 from schemas.ports import Context, Delivered
@@ -301,3 +302,27 @@ async def test_a_record_that_cannot_be_read_is_buried_and_the_policy_is_followed
         await until(lambda: engine.version == Version(1, 1))
         await until(lambda: bool(bus.records(DEAD_LETTERS)))
         assert bus.records(DEAD_LETTERS)[0].origin_topic == POLICIES.name
+
+
+async def test_a_fault_of_ours_in_a_turn_is_answered_and_ends_the_worker() -> None:
+    class Faulty(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[EngineDelta]:
+            if request.tokens_max:
+                raise InvariantError(f"{request.request_id} is impossible")
+            yield EngineDelta(token_ids=(), logprobs=(), version=self.version)
+
+    bus = MemoryBus(partitions=1)
+    context = context_on(bus, "inference-1")
+    engine = Faulty(scripted(), tokenizer=ByteTokenizer(), context_max=64, clock=context.clock)
+    worker = asyncio.create_task(run(context, inference_settings(), engine=engine))
+    await until(lambda: state(bus).status is WorkerStatus.READY)
+    headers = {"Authorization": f"Bearer {issue(SECRET, E, 1)}"}
+    async with aiohttp.ClientSession(state(bus).address, headers=headers) as http:
+        opening = {"episode_id": E, "attempt": 1, "fence_number": 1, "first": True}
+        await http.post("/v1/sessions", json=opening)
+        body = {"messages": ASK, "sluice": {"turn": 0, "fence_number": 1}}
+        async with http.post("/v1/chat/completions", json=body) as response:
+            assert response.status == 503
+    with pytest.raises(InvariantError, match="impossible"):
+        await asyncio.wait_for(worker, 3)
+    assert state(bus).status is WorkerStatus.FAILED
