@@ -93,6 +93,8 @@ class ScriptedEngine:
         self._wake = asyncio.Event()
         self.requests = 0
         """Requests taken since it was made."""
+        self.on_request: Callable[[GenerateRequest], None] | None = None
+        """Called with each request taken; for tests."""
         self.decoded: Counter[int] = Counter()
         """How often the id after a history (its hash) was decoded; for tests of resumption."""
 
@@ -197,6 +199,8 @@ class ScriptedEngine:
 
     def _begin(self, request: GenerateRequest) -> _Turn:
         self.requests += 1
+        if self.on_request is not None:
+            self.on_request(request)
         faulty = (self.requests - 1) % self._settings.fault_every_requests == 0
         start = len(request.prompt_ids) - request.resumed_tokens
         head = zlib.crc32(pack_ids(request.prompt_ids[:start]))
