@@ -1,0 +1,125 @@
+"""`sluice sql`: ask the tables of a run, at its sink while that runs, else in the folder itself."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import click
+import orjson
+
+from infra.cli.output import json_option, show_json, show_table
+from infra.run.folder import RunFolder, find
+from schemas.errors import Boundary, RejectedError, SettingsError, TransientError
+
+_RUNS = Path("runs")
+_ANSWER_S = 60.0
+_SECONDS_MAX = 60.0
+_ROWS_MAX = 1_000_000
+_MEMORY_MAX = 2_000_000_000
+_FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
+
+
+@click.command()
+@click.argument("query")
+@click.option(
+    "--run", "name", default="last", show_default=True,
+    help="A run: its folder, id, the start of its id, or `last`.",
+)  # fmt: skip
+@click.option(
+    "--runs", "directory", type=click.Path(path_type=Path), default=_RUNS, show_default=True,
+    help="Where run folders lie.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(sorted(_FORMATS)), default="table", show_default=True,
+    help="How the answer is printed.",
+)  # fmt: skip
+@json_option
+def sql(query: str, name: str, directory: Path, form: str, as_json: bool) -> None:
+    """Ask the ClickHouse tables of a run one reading statement, `-` reads it from stdin.
+
+    Views to begin with: quantities, trajectory_funnel, token_funnel, throughput, reward_by_step;
+    `SHOW TABLES` lists all. docs/metrics.md says what each holds. JSON is a list of objects.
+    """
+    folder = find(name, directory)
+    statement = sys.stdin.read() if query == "-" else query
+    form = "json" if as_json else form
+    answer = ask(folder, statement, _FORMATS[form])
+    if form == "csv":
+        click.echo(answer.decode(), nl=False)
+        return
+    told = orjson.loads(answer)
+    if form == "json":
+        show_json(told["data"])
+    else:
+        show_table([column["name"] for column in told["meta"]], told["data"])
+
+
+def ask(folder: RunFolder, statement: str, form: str) -> bytes:
+    """Return the answer to a reading statement in a ClickHouse format.
+
+    Raises RejectedError with the engine's message, SettingsError when the run has no tables.
+    """
+    from stream_jobs.core.sink_statements import reading
+
+    chosen = reading(statement)
+    if chosen.format is not None:
+        raise SettingsError(
+            f"the statement names the format {chosen.format}", hint="use --format instead"
+        )
+    if folder.sink_address.exists():
+        answer = _ask_sink(folder.sink_address, chosen.text, form)
+        if answer is not None:
+            return answer
+    return _ask_folder(folder, chosen.text, form)
+
+
+def _ask_sink(address: Path, statement: str, form: str) -> bytes | None:
+    """Return the sink's answer; None when it is gone and only its address file is left."""
+    try:
+        url = orjson.loads(address.read_bytes())["url"]
+    except (FileNotFoundError, KeyError, ValueError):
+        return None
+    asked = f"{url}/?{urllib.parse.urlencode({'default_format': form})}"
+    try:
+        with urllib.request.urlopen(asked, data=statement.encode(), timeout=_ANSWER_S) as answer:
+            body: bytes = answer.read()
+            return body
+    except urllib.error.HTTPError as error:
+        raise RejectedError(
+            error.read().decode(errors="replace").strip(), boundary=Boundary.STORE
+        ) from error
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ConnectionRefusedError):
+            return None
+        raise TransientError(
+            f"the sink at {url} does not answer: {error.reason}", boundary=Boundary.STORE,
+            hint="is it busy? see the log of the sink in the run's folder",
+        ) from error  # fmt: skip
+    except TimeoutError as error:
+        raise TransientError(
+            f"the sink at {url} did not answer within {_ANSWER_S:.0f} s", boundary=Boundary.STORE,
+            hint="ask for less, or look at the log of the sink",
+        ) from error  # fmt: skip
+
+
+def _ask_folder(folder: RunFolder, statement: str, form: str) -> bytes:
+    """Open the tables in this process, which nobody else may have open meanwhile."""
+    if not folder.tables.is_dir():
+        raise SettingsError(
+            f"{folder.root} has neither a sink that runs nor tables",
+            hint="the sink writes them while the run goes on; was it ever started?",
+        )
+    from stream_jobs.sink_store import EmbeddedEngine, Limits
+
+    limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
+    engine = EmbeddedEngine(folder.tables, limits)
+    try:
+        return engine.ask(statement, form, {})
+    except engine.faults as error:
+        raise RejectedError(str(error), boundary=Boundary.STORE) from error
+    finally:
+        engine.close()
