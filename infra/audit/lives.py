@@ -121,6 +121,8 @@ class Lives:
         if event.kind is EpisodeEventKind.PAUSED:
             life.holder = None
         elif event.kind is EpisodeEventKind.ENDED:
+            if event.stop_cause in (StopCause.NONE, StopCause.UNKNOWN):
+                return False
             end = End(
                 offset=message.offset,
                 attempt=event.attempt,
