@@ -1,0 +1,105 @@
+"""What may be asked of the tables, and what a migration file must say."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.errors import RejectedError, SettingsError
+from stream_jobs.core.sink_statements import (
+    engine_code,
+    outstanding,
+    parse_migrations,
+    passes,
+    reading,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1",
+        "  -- why\n select 1 ;",
+        "(SELECT 1) UNION ALL (SELECT 2)",
+        "WITH 1 AS x SELECT x",
+        "SHOW TABLES",
+        "DESCRIBE TABLE t FORMAT Native",
+        "EXPLAIN SELECT 1",
+        "SELECT ';', 'drop table t', `into outfile`",
+        "SELECT 'it\\'s; file(' AS x, 'a''b;c'",
+        "SELECT name, value, readonly FROM system.settings LIMIT 10000 FORMAT Native",
+        "SELECT filename(x), profile FROM t /* ; url( */",
+    ],
+)
+def test_statements_that_only_read_are_let_through(text: str) -> None:
+    assert reading(text).text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no statement"),
+        ("-- SELECT 1", "no statement"),
+        ("INSERT INTO t SELECT 1", "INSERT"),
+        ("drop table t", "DROP"),
+        ("SET readonly = 0", "SET"),
+        ("USE system", "USE"),
+        ("KILL QUERY WHERE 1", "KILL"),
+        ("SYSTEM FLUSH LOGS", "SYSTEM"),
+        ("SELECT 1; SELECT 2", "more than one"),
+        ("SELECT 1 -- x\n; DROP TABLE t", "more than one"),
+        ("SELECT 1 INTO\n OUTFILE 'x'", "OUTFILE"),
+        ("SELECT * FROM file('/etc/passwd')", "file()"),
+        ("SELECT * FROM URL ('http://x')", "url()"),
+        ("SELECT * FROM remote('h', 't')", "remote()"),
+        ("SELECT * FROM s3('x')", "s3()"),
+        ("/* SELECT */ ALTER TABLE t DELETE WHERE 1", "ALTER"),
+    ],
+)
+def test_whatever_else_is_refused_with_its_reason(text: str, why: str) -> None:
+    with pytest.raises(RejectedError) as refused:
+        reading(text)
+    assert why in refused.value.message
+
+
+def test_the_format_that_a_statement_names_is_found_at_its_end_only() -> None:
+    assert reading("SELECT 1 format JSON;").format == "JSON"
+    assert reading("SELECT format FROM t").format is None
+    assert reading("SELECT 'FORMAT CSV'").format is None
+
+
+def test_an_insert_is_tried_again_only_when_its_error_can_pass() -> None:
+    assert engine_code("x: Code: 252. DB::Exception: Too many parts") == 252
+    assert passes("Code: 252. DB::Exception: Too many parts")
+    assert passes("connection reset by peer")
+    assert not passes("Code: 16. DB::Exception: No such column zz")
+
+
+def migration(number: int, body: str = "SELECT 1;\n") -> str:
+    return f"-- migration {number}: some name\n-- a comment; with semicolon\n{body}"
+
+
+def test_a_migration_is_split_at_semicolons_that_end_a_line() -> None:
+    text = migration(
+        1, "CREATE TABLE a (\n x Int64 -- it; is\n);\n\nCREATE VIEW b AS\nSELECT ';' ;\n"
+    )
+    (only,) = parse_migrations([text])
+    assert (only.version, only.name) == (1, "some name")
+    assert [one.split()[1] for one in only.statements] == ["TABLE", "VIEW"]
+
+
+@pytest.mark.parametrize(
+    "texts", [["CREATE TABLE x"], [migration(2)], [migration(1), migration(1)]]
+)
+def test_migrations_without_header_or_with_a_gap_are_refused(texts: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        parse_migrations(texts)
+
+
+def test_only_what_is_outstanding_is_applied_and_a_changed_one_is_refused() -> None:
+    one, two = parse_migrations([migration(2), migration(1)])
+    assert outstanding((one, two), {1: one.checksum}) == (two,)
+    assert outstanding((one, two), {}) == (one, two)
+    with pytest.raises(SettingsError, match="was changed since"):
+        outstanding((one, two), {1: "other"})
+    with pytest.raises(SettingsError, match="is newer"):
+        outstanding((one,), {1: one.checksum, 2: two.checksum})

@@ -1,0 +1,98 @@
+"""Tables and definitions agree, and every record becomes a whole row."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas import topics
+from schemas.ids import Version
+from schemas.packing import Span, Timing, pack_spans, pack_timing
+from schemas.ports import Delivered
+from stream_jobs.core.sink_columns import Kind
+from stream_jobs.core.sink_statements import parse_migrations
+from stream_jobs.core.sink_tables import TABLES, TOPICS, version_of
+from tests.support.random_records import RecordBuilder
+from tests.support.records import commit
+
+DEFINITIONS = Path(__file__).resolve().parents[3] / "infra" / "clickhouse"
+COLUMN = re.compile(r"^  `(\w+)` (.+?)(?: CODEC\(.*\))?,?$", re.MULTILINE)
+
+
+def defined() -> dict[str, str]:
+    texts = [path.read_text() for path in sorted(DEFINITIONS.glob("*.sql"))]
+    found = {}
+    for migration in parse_migrations(texts):
+        for statement in migration.statements:
+            name = re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement)
+            if name is not None:
+                found[name[1]] = statement
+    return found
+
+
+def delivered(topic: topics.Topic[Any], record: Any, offset: int = 5) -> Delivered[Any]:
+    return Delivered(
+        topic=topic.name, partition=2, offset=offset, timestamp_ms=1_000, key=None, record=record
+    )
+
+
+def test_every_topic_but_the_payloads_has_a_table() -> None:
+    assert set(topics.ALL) - set(TOPICS) == {topics.PAYLOADS}
+
+
+def test_the_definitions_hold_exactly_the_columns_of_the_tables() -> None:
+    definitions = defined()
+    for tables in TABLES.values():
+        for table in tables:
+            columns = COLUMN.findall(definitions[table.name])
+            assert columns == [(c.name, c.kind.value) for c in table.columns], table.name
+            assert f"ORDER BY ({', '.join(table.order)})" in definitions[table.name]
+            assert "non_replicated_deduplication_window" in definitions[table.name]
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
+def test_any_record_becomes_one_row_of_the_first_table_and_one_per_part_of_the_others(
+    topic: topics.Topic[Any],
+) -> None:
+    builder = RecordBuilder(11, size_max=60)
+    for _ in range(20):
+        record = builder.record(topic)
+        first, *others = TABLES[topic.name]
+        rows = first.rows([delivered(topic, record), delivered(topic, record, offset=6)])
+        assert {len(values) for values in rows.values()} == {2}
+        assert rows["src_offset"] == [5, 6]
+        assert rows["run_id"] == [record.run_id] * 2
+        for column in first.columns:
+            if column.kind is Kind.TIME_US:
+                assert all(0 <= value <= 4_102_444_800_000_000 for value in rows[column.name])
+        for table in others:
+            part_rows = table.rows([delivered(topic, record)])
+            assert {len(values) for values in part_rows.values()} == {len(table.parts(record))}
+
+
+def test_a_commit_is_told_by_its_size_its_times_and_its_oldest_version() -> None:
+    timing = Timing(
+        requested_us=1, first_token_us=2, last_token_us=3, prefilled_tokens=4, reused_tokens=5
+    )
+    spans = pack_spans([Span(0, 1, Version(1, 7)), Span(1, 2, Version(1, 8))])
+    record = replace(commit(3), timing=pack_timing(timing), spans=spans, count=2)
+    (table,) = TABLES[topics.TOKENS.name]
+    row = {
+        name: values[0] for name, values in table.rows([delivered(topics.TOKENS, record)]).items()
+    }
+    assert (row["epoch"], row["number"], row["count"]) == (1, 7, 2)
+    assert (row["requested_at"], row["first_token_at"], row["last_token_at"]) == (1, 2, 3)
+    assert (row["prefilled_tokens"], row["reused_tokens"]) == (4, 5)
+    assert not {"token_ids", "logprobs", "spans", "sampling", "timing"} & set(row)
+
+
+def test_damaged_packed_fields_cost_no_row() -> None:
+    record = replace(commit(3), timing=b"short", spans=b"\xff" * 32)
+    (table,) = TABLES[topics.TOKENS.name]
+    rows = table.rows([delivered(topics.TOKENS, record)])
+    assert (rows["epoch"], rows["requested_at"]) == ([-1], [0])
+    assert version_of(replace(commit(3), spans=pack_spans([]))) is None
