@@ -187,8 +187,8 @@ class Consumption:
 
     def take_repeat(self, partition: int, offset: int, gated: GatedTrajectory) -> None:
         """Pass over a repeat; it is counted apart and is no drop."""
-        entry = _Entry(offset, gated.trajectory_offset, gated.input_offset, True)
-        self._next(partition, offset).enter(entry)
+        # It says nothing of its trajectory: the first copy may still wait, and is not taken then.
+        self._next(partition, offset).enter(_Entry(offset, -1, gated.input_offset, True))
         self.repeats += 1
 
     def take_foreign(self, partition: int, offset: int) -> None:

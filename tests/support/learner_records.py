@@ -25,6 +25,7 @@ from schemas.topics import ALL, GATED, PAYLOADS, TRAJECTORIES
 from tests.support.memory_bus import MemoryBus
 
 RUN = RunId("0198c0de-0000-7000-8000-000000000001")
+START = Version(0, 0)
 _DIGEST = "a" * 64
 
 
@@ -38,7 +39,7 @@ class Rollout:
     actions: Sequence[int]
     logprobs: Sequence[float]
     reward: float
-    version: Version = Version(0, 0)
+    version: Version = START
 
 
 def heavy_of(rollout: Rollout) -> HeavyFields:
@@ -51,7 +52,14 @@ def heavy_of(rollout: Rollout) -> HeavyFields:
     return HeavyFields(token_ids=ids.tobytes(), logprobs=logprobs.tobytes(), mask=mask.tobytes())
 
 
-def trajectory_of(rollout: Rollout, *, group_size: int, chunks: Sequence[ChunkRef] = (), crc: int = 0, length: int = 0) -> Trajectory:  # fmt: skip
+def trajectory_of(
+    rollout: Rollout,
+    *,
+    group_size: int,
+    chunks: Sequence[ChunkRef] = (),
+    crc: int = 0,
+    length: int = 0,
+) -> Trajectory:
     """Return the light record of a rollout."""
     start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.actions)
     version = rollout.version
@@ -170,7 +178,7 @@ def random_group(
     *,
     size: int = 4,
     seed: int = 0,
-    version: Version = Version(0, 0),
+    version: Version = START,
     vocabulary: int = 256,
 ) -> list[Rollout]:
     """Return a group with a shared prompt and rewards of both kinds."""

@@ -1,0 +1,73 @@
+"""Group-relative advantages, divergence estimates and sample sizes."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from learner.core.advantage import Scaling, group_advantage
+from learner.core.diagnostics import bucket, effective_sample_size, mismatch_kl, quantiles
+from schemas.errors import InvariantError
+
+
+def of_group(rewards: list[float], reward: float, scaling: Scaling = Scaling.NONE) -> float:
+    return group_advantage(
+        reward,
+        mean=statistics.fmean(rewards),
+        deviation=statistics.pstdev(rewards),
+        count=len(rewards),
+        group_size=4,
+        scaling=scaling,
+    )
+
+
+def test_an_advantage_is_the_reward_less_the_mean_of_its_group() -> None:
+    assert of_group([1.0, 0.0, 0.0, 0.0], 1.0) == 0.75
+    assert of_group([1.0, 0.0, 0.0, 0.0], 0.0) == -0.25
+
+
+def test_division_by_the_deviation_gives_unit_spread() -> None:
+    assert of_group([1.0, 0.0], 1.0, Scaling.DEVIATION) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_group_that_agrees_has_an_advantage_of_exactly_zero() -> None:
+    assert of_group([0.1, 0.1, 0.1], 0.1) == 0.0
+    assert of_group([1.0], 1.0) == 0.0
+
+
+def test_a_task_rolled_out_once_is_measured_against_its_declared_baseline() -> None:
+    found = group_advantage(
+        1.0, mean=1.0, deviation=0.0, count=1, group_size=1, single_baseline=0.25
+    )
+    assert found == 0.75
+
+
+def test_statistics_without_a_rewarded_member_are_refused() -> None:
+    with pytest.raises(InvariantError):
+        group_advantage(1.0, mean=0.0, deviation=0.0, count=0, group_size=4)
+
+
+def test_the_kl_estimate_is_within_three_standard_errors_of_the_exact_value() -> None:
+    generator = torch.Generator().manual_seed(11)
+    mu = torch.log_softmax(torch.randn(64, generator=generator, dtype=torch.float64), 0)
+    pi = torch.log_softmax(mu + 0.3 * torch.randn(64, generator=generator).double(), 0)
+    exact = float((mu.exp() * (mu - pi)).sum())
+    drawn = torch.multinomial(mu.exp(), 20_000, replacement=True, generator=generator)
+    found = mismatch_kl(pi[drawn], mu[drawn])
+    error = float(found.std() / len(drawn) ** 0.5)
+    assert abs(float(found.mean()) - exact) < 3 * error
+    assert bool((found >= 0).all())
+
+
+def test_the_effective_sample_size_of_equal_weights_is_their_number() -> None:
+    assert effective_sample_size(torch.full((5,), 0.3)) == pytest.approx(5.0)
+    assert effective_sample_size(torch.tensor([1.0, 0.0, 0.0])) == pytest.approx(1.0)
+    assert effective_sample_size(torch.zeros(0)) == 0.0
+
+
+def test_quantiles_are_nearest_rank_and_buckets_are_closed_above() -> None:
+    assert quantiles([float(n) for n in range(1, 101)]) == [50.0, 95.0, 99.0]
+    assert bucket(16, (16, 64)) == "le_16"
+    assert bucket(65, (16, 64)) == "gt_64"
