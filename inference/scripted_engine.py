@@ -93,6 +93,8 @@ class ScriptedEngine:
         self._wake = asyncio.Event()
         self.requests = 0
         """Requests taken since it was made."""
+        self.ceiling: int | None = None
+        """Tokens that a request is given before it stands still; for tests."""
         self.on_request: Callable[[GenerateRequest], None] | None = None
         """Called with each request taken; for tests."""
         self.decoded: Counter[int] = Counter()
@@ -240,13 +242,16 @@ class ScriptedEngine:
                 if self._paused or not self._alive:
                     break
                 self._write(turn, now_s)
-            await asyncio.sleep(pause_s if self._settings.tokens_per_s else 0)
+            is_paced = self._settings.tokens_per_s or self.ceiling is not None
+            await asyncio.sleep(pause_s if is_paced else 0)
 
     def _write(self, turn: _Turn, now_s: float) -> None:
         resumed = turn.request.resumed_tokens
         whole = len(turn.text) - resumed
         rate = self._settings.tokens_per_s
         due = whole if not rate else min(whole, int((now_s - turn.started_s) * rate) + 1)
+        if self.ceiling is not None:
+            due = min(due, self.ceiling)
         while turn.given < due:
             until = min(due, turn.given + _STEP_MAX)
             ids = tuple(turn.text[resumed + turn.given : resumed + until])

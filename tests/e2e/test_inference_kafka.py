@@ -74,24 +74,26 @@ async def test_a_turn_is_taken_over_by_another_worker_at_the_next_token(
         commit_tokens=8,
         request_deadline_s=20.0,
         open_deadline_s=20.0,
-        scripted=scripted(
-            tokens_per_s=200.0, length_median_tokens=150, length_sigma=0.0, count_decoded=True
-        ),
+        scripted=scripted(length_median_tokens=150, length_sigma=0.0, count_decoded=True),
     )
     one_context, two_context = context_on(harness, "one"), context_on(harness, "two")
     async with serve(one_context, slow) as one, serve(two_context, slow) as two:
         assert (await one.open(E))[0] == 200
+        one.engine.ceiling = 60
         lost = asyncio.create_task(one.chat(E, ASK, turn=0))
-        await asyncio.sleep(0.4)
+        async with asyncio.timeout(20):
+            while len(one.engine.decoded) < 60 or one.service.writer.uncommitted:
+                await asyncio.sleep(0.05)
         began = time.monotonic()
         status, opened = await two.open(E, number=2, first=False)
         record_property("session_with_read_ms", round(1000 * (time.monotonic() - began)))
         assert status == 200
         kept = opened["turns"][-1]["tokens"]
-        assert kept > 20
+        assert 0 < kept <= 60
         status, answer = await two.chat(E, ASK, turn=0, number=2)
         assert (status, answer["usage"]["completion_tokens"]) == (200, 151)
         assert sum(two.engine.decoded.values()) == 151 - kept
+        one.engine.ceiling = None
         await lost
     wal = await read_wal(harness)
     ids = [

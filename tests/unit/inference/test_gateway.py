@@ -245,16 +245,18 @@ async def test_three_updates_in_one_turn_give_four_spans_that_the_logprobs_confi
     bus = MemoryBus(partitions=2)
     settings = inference_settings(
         commit_tokens=8,
-        scripted=scripted(
-            tokens_per_s=800.0, tick_ms=2, length_median_tokens=160, length_sigma=0.0
-        ),
+        scripted=scripted(length_median_tokens=160, length_sigma=0.0),
     )
     async with stand(bus, settings) as worker:
+        worker.engine.ceiling = 0
         await worker.open(E)
         asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
         for number in (1, 2, 3):
-            await asyncio.sleep(0.04)
+            worker.engine.ceiling = 35 * number
+            while len(action_ids(wal_of(bus, E))) < 35 * number:
+                await asyncio.sleep(0.002)
             await worker.service.keeper.swap(Path(), Version(1, number))
+        worker.engine.ceiling = None
         status, answer = await asked
         assert status == 200, answer
         pieces = [p.commit for p in wal_of(bus, E).pieces if p.kind is TokenKind.ACTION]

@@ -160,27 +160,27 @@ async def test_an_orphaned_version_is_left_before_anything_more_is_sampled() -> 
     for number in (1, 2):
         stepped(bus, Version(1, number))
         published(bus, Version(1, number))
-    slow = scripted(tokens_per_s=500.0, length_median_tokens=100, length_sigma=0.0)
-    async with running(bus, inference_settings(scripted=slow)) as (_, engine):
+    long = scripted(length_median_tokens=100, length_sigma=0.0)
+    async with running(bus, inference_settings(scripted=long)) as (_, engine):
         prepared(bus, Version(1, 2))
         await until(lambda: engine.version == Version(1, 2))
         address = state(bus).address
+        engine.ceiling = 20
         begun = asyncio.create_task(_turn(address))
-        await until(lambda: len(action_ids(wal_of(bus, E))) > 8)
+        await until(lambda: len(action_ids(wal_of(bus, E))) == 20)
         # The learner restarts from the starting weights: 1/1 and 1/2 are on no lineage any more.
         restored(bus, 2, Version(0, 0))
         await until(lambda: "orphaned" in state(bus).detail)
+        engine.ceiling = None
         await asyncio.sleep(0.02)
-        sampled = len(action_ids(wal_of(bus, E)))
-        await asyncio.sleep(0.03)
-        assert len(action_ids(wal_of(bus, E))) == sampled, "nothing is sampled under an orphan"
+        assert len(action_ids(wal_of(bus, E))) == 20, "nothing is sampled under an orphan"
         stepped(bus, Version(2, 1))
         published(bus, Version(2, 1))
         answer = await begun
         assert answer["sluice"]["policy_versions"] == ["1/2", "2/1"]
         actions = [p.commit for p in wal_of(bus, E).pieces if p.kind is TokenKind.ACTION]
         values = [v for action in actions for v in unpack_logprobs(action.logprobs)]
-        versions = [Version(1, 2)] * sampled + [Version(2, 1)] * (len(values) - sampled)
+        versions = [Version(1, 2)] * 20 + [Version(2, 1)] * (len(values) - 20)
         assert [version_of(v) for v in values] == versions
 
 
