@@ -201,7 +201,8 @@ def digest_of(version: Version) -> str:
 class FakeEnvironment:
     """Runs every lease it is given: fence, prompt, actions, verdict, Ended."""
 
-    bus: MemoryBus
+    codec: Codec
+    partitions: int
     context: Context
     capacity: int = 64
     reward: Callable[[EpisodeEvent], float] = lambda leased: float(leased.member % 2)
@@ -209,12 +210,14 @@ class FakeEnvironment:
     """How an attempt ends; None hangs for ever."""
     pace_s: float = 0.0
     seen: list[EpisodeEvent] = field(default_factory=list)
+    lengths: dict[EpisodeId, int] = field(default_factory=dict)
+    """Tokens written by earlier attempts."""
 
     async def run(self) -> None:
         """Serve until the context's stop is set."""
         presence = Presence(self.context, Role.ENVIRONMENT, "", self.capacity)
         await presence.announce(WorkerStatus.READY)
-        starts = dict.fromkeys(range(self.bus.partitions), 0)
+        starts = dict.fromkeys(range(self.partitions), 0)
         reader = self.context.consumers.reader({topics.EPISODES: starts})
         versions = self.context.consumers.reader({topics.POLICIES: starts})
         newest = Version(0, 0)
@@ -259,22 +262,17 @@ class FakeEnvironment:
                 writer.action(5, version),
             ):
                 position = await self._send(topics.TOKENS, commit)
-        digest = self.bus.codec.decode(topics.TASKS, leased.task_frame).verifier_digest
+            self.lengths[writer.episode_id] = writer.length
+        digest = self.codec.decode(topics.TASKS, leased.task_frame).verifier_digest
         if not cause.is_retried:
             result = verdict(leased, self.reward(leased), digest=digest)
             await self._send(topics.VERDICTS, result)
         await self._send(topics.EPISODES, ended(leased, wal_position=position, cause=cause))
 
     def _prefix(self, writer: WalWriter) -> tuple[TokenCommit, ...]:
-        if writer.attempt > 1:
-            # What an earlier attempt left is continued by a real worker; this one only needs its
-            # length.
-            written = [
-                commit
-                for commit in self.bus.records(topics.TOKENS)
-                if commit.episode_id == writer.episode_id
-            ]
-            writer.length = max((c.start + c.count for c in written), default=0)
+        # What an earlier attempt left is continued; a real worker reads it from the log.
+        writer.length = self.lengths.get(writer.episode_id, 0)
+        if writer.length:
             return ()
         return (writer.prompt(11),)
 
@@ -291,7 +289,7 @@ class FakeEnvironment:
 class FakeLearner:
     """Takes batches of gated trajectories, each id once; publishes, checkpoints and closes."""
 
-    bus: MemoryBus
+    partitions: int
     context: Context
     batch: int
     checkpoint_every: int = 1
@@ -305,7 +303,7 @@ class FakeLearner:
         await self._send(topics.POLICIES, policy(run=self.context.run_id))
         await self._event(LearnerEventKind.EPOCH_STARTED)
         await self._event(LearnerEventKind.RESTORED)
-        starts = dict.fromkeys(range(self.bus.partitions), 0)
+        starts = dict.fromkeys(range(self.partitions), 0)
         gated = self.context.consumers.reader({topics.GATED: starts})
         control = self.context.consumers.reader({topics.CONTROL: starts})
         buffer: list[Delivered[GatedTrajectory]] = []

@@ -54,8 +54,10 @@ async def _run(bus: MemoryBus, environment: FakeEnvironment, learner: FakeLearne
 
 async def test_a_run_reaches_its_budget_and_every_episode_is_accounted_for() -> None:
     bus = MemoryBus(partitions=4)
-    learner = FakeLearner(bus=bus, context=context_on(bus, "learner-0"), batch=8)
-    environment = FakeEnvironment(bus=bus, context=context_on(bus, "environment-0"))
+    learner = FakeLearner(partitions=4, context=context_on(bus, "learner-0"), batch=8)
+    environment = FakeEnvironment(
+        codec=bus.codec, partitions=4, context=context_on(bus, "environment-0")
+    )
     await _run(bus, environment, learner)
 
     end = only(
@@ -74,9 +76,10 @@ async def test_a_run_reaches_its_budget_and_every_episode_is_accounted_for() -> 
 
 async def test_failed_attempts_are_leased_again_and_each_episode_has_one_trajectory() -> None:
     bus = MemoryBus(partitions=4)
-    learner = FakeLearner(bus=bus, context=context_on(bus, "learner-0"), batch=8)
+    learner = FakeLearner(partitions=4, context=context_on(bus, "learner-0"), batch=8)
     environment = FakeEnvironment(
-        bus=bus,
+        codec=bus.codec,
+        partitions=4,
         context=context_on(bus, "environment-0"),
         cause=lambda leased: (
             StopCause.ENVIRONMENT_ERROR
