@@ -41,6 +41,7 @@ class Turns:
         self._must_cover = must_cover
         self._worker: WorkerState | None = None
         self._deadline: Deadline | None = None
+        self._asked_ms = 0
         self._refused_in_a_row = 0
         self.log = ToolLog()
         """The tool log as the fence of this attempt read it."""
@@ -93,8 +94,7 @@ class Turns:
                 if event is None:
                     continue
                 return event
-            self._deadline = None
-            self._refused_in_a_row = 0
+            self._note_answer()
             return Replied(
                 attempt=answer.attempt,
                 fence_number=answer.fence_number,
@@ -105,8 +105,17 @@ class Turns:
                 now_ms=self._shared.context.clock.monotonic_ms(),
             )
 
+    def _note_answer(self) -> None:
+        seconds = (self._shared.context.clock.monotonic_ms() - self._asked_ms) / 1000
+        self._shared.metrics.observe(
+            "environment_turn_s", seconds, "s", environment=self._task.environment
+        )
+        self._deadline = None
+        self._refused_in_a_row = 0
+
     def _turn_deadline(self) -> Deadline:
         if self._deadline is None:
+            self._asked_ms = self._shared.context.clock.monotonic_ms()
             seconds = self._shared.settings.turn_deadline_s
             self._deadline = self._shared.deadline(seconds, f"a turn of {self._lease.episode_id}")
         return self._deadline
