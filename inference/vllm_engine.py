@@ -3,8 +3,8 @@
 Invariants: the version of a delta is the one vLLM attests for its step, since outputs are taken
 from vLLM at once by one task per request and a change of weights starts only after all of them were
 handed out; a load that failed leaves the engine dead, never half new; vLLM is imported in `start`,
-in a thread, after its environment was set. Waits for: vLLM's processes (start, swap, stop), each
-inside a budget of `VllmSettings`.
+in a thread, after its environment was set; its processes end with this one. Waits for: those
+processes (start, swap, stop), each inside a budget of `VllmSettings`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from inference.engine import EngineDelta, EngineSpan, GenerateRequest, SwapReport
 from inference.model_files import check_model_folder, check_same_tensors
 from inference.settings import InferenceSettings
+from inference.vllm_reaper import Reaper
 from inference.vllm_start import check_memory, import_vllm, translated
 from schemas.enums import FinishReason
 from schemas.errors import Boundary, SettingsError, SluiceError, TransientError
@@ -55,6 +56,7 @@ class VllmEngine:
         self._folder = Path(settings.model_path).expanduser()
         self._llm: Any = None
         self._vllm: Any = None
+        self._reaper: Reaper | None = None
         self._version = _STARTING
         self._whole = False
         """Whether the weights in the engine are of exactly one version."""
@@ -108,12 +110,14 @@ class VllmEngine:
 
     async def _bring_up(self) -> Any:
         self._vllm = await asyncio.to_thread(import_vllm, self._settings)
+        self._reaper = Reaper()
         made = asyncio.ensure_future(asyncio.to_thread(self._vllm.make_engine, self._folder))
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            # The thread cannot be stopped: what it brings up later is shut down at once.
+            # The thread cannot be stopped, but it gives up once its processes are gone.
             made.add_done_callback(_shut_late)
+            await asyncio.shield(self._reap())
             raise
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[EngineDelta]:
@@ -205,14 +209,20 @@ class VllmEngine:
     async def stop(self) -> None:
         """End vLLM's processes; streams in flight end with TransientError."""
         llm, self._llm, self._whole = self._llm, None, False
-        if llm is None:
-            return
-        try:
-            await asyncio.to_thread(llm.shutdown, self._settings.vllm.stop_timeout_s)
-        except (OSError, RuntimeError) as error:
-            _LOG.warning("vLLM's shutdown: %s", error)
+        if llm is not None:
+            try:
+                await asyncio.to_thread(llm.shutdown, self._settings.vllm.stop_timeout_s)
+            except (OSError, RuntimeError) as error:
+                _LOG.warning("vLLM's shutdown: %s", error)
+        await self._reap()
         for stream in tuple(self._streams.values()):
             self._fail(stream, self._death())
+
+    async def _reap(self) -> None:
+        """End what vLLM left behind: processes of a start or a shutdown that failed half-way."""
+        reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            await asyncio.to_thread(reaper.close)
 
     async def _pump(self, request: GenerateRequest, stream: _Stream) -> None:
         """Take a request's outputs from vLLM the moment they come, and stamp them."""
