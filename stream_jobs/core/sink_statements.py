@@ -60,13 +60,12 @@ class Migration:
 
 
 def bare(text: str) -> str:
-    """Return a statement with comments, texts and quoted names blanked, for looking at its words.
-
-    Every other character keeps its place.
+    """Return a statement for looking at its words: comments are blank, texts and quoted names are
+    underscores. Every character keeps its place.
     """
 
     def blank(match: re.Match[str]) -> str:
-        return " " * len(match[0])
+        return ("_" if match[0][0] in "'\"`" else " ") * len(match[0])
 
     return _COMMENT_OR_TEXT.sub(blank, text)
 

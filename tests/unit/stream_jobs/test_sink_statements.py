@@ -61,6 +61,10 @@ def test_whatever_else_is_refused_with_its_reason(text: str, why: str) -> None:
     assert why in refused.value.message
 
 
+def test_a_text_at_the_end_of_a_statement_stays_and_a_comment_goes() -> None:
+    assert reading("SELECT 1 WHERE x = 'a;b' ; -- done").text == "SELECT 1 WHERE x = 'a;b'"
+
+
 def test_the_format_that_a_statement_names_is_found_at_its_end_only() -> None:
     assert reading("SELECT 1 format JSON;").format == "JSON"
     assert reading("SELECT format FROM t").format is None
