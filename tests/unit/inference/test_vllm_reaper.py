@@ -14,7 +14,10 @@ import pytest
 
 from inference.vllm_reaper import OWNER, Reaper, owned
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
+]
 ROOT = Path(__file__).parents[3]
 FRONT = """
 import subprocess, sys, time
