@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _WATCH_S = 0.2
 _DEAD_S = 0.01
 _RESTARTS_MAX = 10
+_RESTARTS_WITHIN_MS = 600_000
 
 
 class EngineKeeper:
@@ -44,6 +45,7 @@ class EngineKeeper:
         self._slots = asyncio.Semaphore(inflight_max)
         self.waiting = 0
         """Turns that wait for a slot."""
+        self._recent: list[int] = []
         self.restarts = 0
         self.flags: dict[str, int] = {}
         """What the engine was caught at, with counts; shown in the worker's state."""
@@ -176,9 +178,11 @@ class EngineKeeper:
     async def _restart(self) -> None:
         self._serving.clear()
         self.restarts += 1
-        if self.restarts > _RESTARTS_MAX:
+        now_ms = self._clock.monotonic_ms()
+        self._recent = [ms for ms in self._recent if now_ms - ms < _RESTARTS_WITHIN_MS] + [now_ms]
+        if len(self._recent) > _RESTARTS_MAX:
             raise InvariantError(
-                f"the engine died {self.restarts} times",
+                f"the engine died {len(self._recent)} times in {_RESTARTS_WITHIN_MS // 60_000} min",
                 boundary=Boundary.ENGINE,
                 hint="see its last errors in the worker's log",
             )
