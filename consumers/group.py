@@ -18,7 +18,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from consumers.client import Client, EndReached, Rebalance
 from consumers.mailbox import Mailbox
 from consumers.settings import ConsumerSettings
-from schemas.errors import Boundary, InvariantError, SluiceError, TransientError
+from schemas.errors import (
+    Boundary,
+    BusUnreachableError,
+    InvariantError,
+    SluiceError,
+    TransientError,
+)  # fmt: skip
 from schemas.ports import Assigned, Delivered, Floor, GroupEvent, Poisoned, Revoked
 
 _log = logging.getLogger(__name__)
@@ -220,7 +226,14 @@ class KafkaGroupReader:
             if kept:
                 self._mailbox.put(kept, size)
             elif not read:
-                client.check()
+                self._look_after(client)
+
+    def _look_after(self, client: Client) -> None:
+        try:
+            client.check()
+        except BusUnreachableError as error:
+            # Told to whoever polls; reading goes on by itself once the brokers are back.
+            self._mailbox.complain(error)
 
     def _leave(self, client: Client) -> None:
         try:

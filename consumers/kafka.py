@@ -295,9 +295,7 @@ class KafkaClient:
         return read, size
 
     def check(self) -> None:
-        """Raise BusUnreachableError when the brokers stay silent, InvariantError for
-        another topic.
-        """
+        """Raise BusUnreachableError after a long silence, InvariantError for another topic."""
         if self._failure is not None:
             raise self._failure
         patience_ms = self._bus.settings.unreachable_ms - _PROBE_S * 1000
@@ -308,7 +306,9 @@ class KafkaClient:
             try:
                 self._consumer.list_topics(timeout=_PROBE_S)
             except KafkaException as error:
-                raise self._trouble.failure(error.args[0].str()) from error
+                failure = self._trouble.failure(error.args[0].str())
+                self._trouble.restart()
+                raise failure from error
             self._trouble.clear()
 
     def add(self, starts: Mapping[Place, int]) -> None:

@@ -38,8 +38,14 @@ class Mailbox(Generic[T]):
         self._space = threading.Event()
         self._space.set()
         self._failure: SluiceError | None = None
+        self._complaint: SluiceError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def records(self) -> int:
+        """Records put and not taken."""
+        return self._records
 
     @property
     def is_full(self) -> bool:
@@ -62,6 +68,11 @@ class Mailbox(Generic[T]):
             self._failure = failure
         self._wake()
 
+    def complain(self, complaint: SluiceError) -> None:
+        """Let the next `take` raise this once (thread side); the stream goes on behind it."""
+        self._complaint = complaint
+        self._wake()
+
     def wait_for_space(self, timeout_s: float) -> bool:
         """Wait until there is space (thread side); False when `timeout_s` passes first."""
         return self._space.wait(timeout_s)
@@ -71,6 +82,9 @@ class Mailbox(Generic[T]):
         the end.
         """
         if not self._parcels:
+            complaint, self._complaint = self._complaint, None
+            if complaint is not None:
+                raise complaint
             if self._failure is not None:
                 raise self._failure
             return ()
@@ -87,11 +101,11 @@ class Mailbox(Generic[T]):
         first.
         """
         loop = self._loop = asyncio.get_running_loop()
-        if self._parcels or self._failure is not None:
+        if self._has_something():
             return True
         waiter = self._waiter = loop.create_future()
         # Looked at again, since the thread may have put something before it saw the waiter.
-        if self._parcels or self._failure is not None:
+        if self._has_something():
             self._waiter = None
             return True
         timer = loop.call_later(timeout_s, _resolve, waiter)
@@ -100,7 +114,10 @@ class Mailbox(Generic[T]):
         finally:
             timer.cancel()
             self._waiter = None
-        return bool(self._parcels) or self._failure is not None
+        return self._has_something()
+
+    def _has_something(self) -> bool:
+        return bool(self._parcels or self._failure or self._complaint)
 
     def _wake(self) -> None:
         waiter, loop = self._waiter, self._loop

@@ -18,7 +18,13 @@ from consumers.client import Client, EndReached, Place, Read
 from consumers.mailbox import Mailbox
 from consumers.settings import ConsumerSettings
 from schemas.deadline import Deadline
-from schemas.errors import Boundary, InvariantError, SluiceError, TransientError
+from schemas.errors import (
+    Boundary,
+    BusUnreachableError,
+    InvariantError,
+    SluiceError,
+    TransientError,
+)  # fmt: skip
 from schemas.ports import Message
 from schemas.topics import Topic
 
@@ -77,6 +83,11 @@ class KafkaLogReader:
             if left_s <= 0:
                 return found
             await self._mailbox.wait(left_s)
+
+    @property
+    def waiting(self) -> int:
+        """Records read ahead and not delivered; bounded by the settings."""
+        return self._mailbox.records + len(self._ready)
 
     def positions(self) -> Mapping[tuple[str, int], int]:
         """Return the next offset to deliver per (topic, partition)."""
@@ -217,6 +228,13 @@ class KafkaLogReader:
                 if not open_ends:
                     return
 
+    def _look_after(self, client: Client) -> None:
+        try:
+            client.check()
+        except BusUnreachableError as error:
+            # Told to whoever polls; reading goes on by itself once the brokers are back.
+            self._mailbox.complain(error)
+
     def _run(self) -> None:
         try:
             client = self._open_client()
@@ -231,7 +249,7 @@ class KafkaLogReader:
                     if read:
                         self._mailbox.put(read, size)
                     else:
-                        client.check()
+                        self._look_after(client)
             finally:
                 client.close()
         except SluiceError as error:

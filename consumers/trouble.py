@@ -17,6 +17,7 @@ class Trouble:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._words = ""
+        self._said: set[str] = set()
         self._since_s: float | None = None
 
     @property
@@ -35,14 +36,21 @@ class Trouble:
             self._since_s = time.monotonic()
         if self.is_refusal:
             return
-        if name != self._words.partition(":")[0]:
+        if name not in self._said:
+            self._said.add(name)
             _log.warning("the Kafka client says %s: %s", name, text)
         self._words = f"{name}: {text}"
 
     def clear(self) -> None:
         """Note that a broker has answered."""
-        self._since_s = None
-        self._words = ""
+        if self._since_s is not None:
+            self._since_s = None
+            self._words = ""
+            self._said.clear()
+
+    def restart(self) -> None:
+        """Count the silence anew, so that it is reported again only when it lasts as long again."""
+        self._since_s = time.monotonic()
 
     def failure(self, otherwise: str) -> BusUnreachableError:
         """Return the error for the operator; `otherwise` is said when nothing was complained of."""

@@ -20,15 +20,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, libversion
 from confluent_kafka import Producer as Client
 
-from producers.core.backoff import wait_ms
 from producers.core.classify import AUTHENTICATION, bus_hint, outcome_of, version_of
 from producers.core.config import client_config
-from producers.core.routing import check_partitions, key_of, oversize, partition_for
+from producers.core.routing import bytes_max, cached_partition_of, check_partitions, oversize
+from producers.sending import QUEUE_FULL, send_and_wait
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
@@ -36,9 +37,7 @@ from schemas.errors import (
     Boundary,
     BusUnreachableError,
     InvariantError,
-    RejectedError,
     SettingsError,
-    UnknownOutcomeError,
 )
 from schemas.ports import Acked, Acknowledgement, Clock, Rejected, Unknown
 from schemas.topics import ALL, Record, Topic
@@ -52,7 +51,6 @@ _PROBE_S = 1.0
 _PURGE_POLLS = 20
 _DEAD_POLL_S = 0.05
 _JOIN_S = 5.0
-QUEUE_FULL = "queue full"
 
 
 class KafkaProducer:
@@ -72,6 +70,7 @@ class KafkaProducer:
         self._pid = os.getpid()
         self._names = {topic.name: topic.full(settings.prefix) for topic in ALL}
         self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._routes: dict[str, _Route] = {}
         self._retired: list[_Lane] = []
         self._number = 1
         self._is_closed = False
@@ -109,42 +108,37 @@ class KafkaProducer:
                 boundary=Boundary.BUS, hint="spawn the child, or open producers after the fork",
             )  # fmt: skip
         raw = self._codec.encode(topic, record)
-        if (refusal := oversize(topic, len(raw))) is not None:
-            return _refused(refusal)
-        if self._is_closed:
-            return _refused("the producer is closed")
+        route = self._routes.get(topic.name) or self._route(topic)
+        lane = route.lane
+        if len(raw) > route.bytes_max:
+            return _refused(oversize(topic, len(raw)) or "too large")
+        if lane.dead:
+            return _refused(f"the producer is dead: {lane.dead}")
         if partition is None:
-            partition = partition_for(topic, record, self._partitions[topic.name])
-        return self._lane(topic).offer(topic.name, partition, key_of(topic, record), raw)
+            partition = cached_partition_of(route.hashed(record), route.partitions)
+        ticket = _Ticket(loop=lane.loop)
+        ticket.route = route
+        ticket.partition = partition
+        try:
+            route.produce(route.full, raw, topic.key(record).encode(), partition, ticket)
+        except BufferError:
+            return _refused(f"{QUEUE_FULL}: {len(lane.in_flight)} records wait")
+        except KafkaException as error:
+            return _refused(error.args[0].str())
+        lane.in_flight.add(ticket)
+        return ticket
 
     async def send(
         self, topic: Topic[R], record: R, *, partition: int | None = None, deadline: Deadline
     ) -> Acked:
         """Send and wait; see `schemas.ports.Producer.send`."""
-        tries = 0
-        while True:
-            pending = self.offer(topic, record, partition=partition)
-            left_ms = deadline.left_ms(now_ms=self._clock.monotonic_ms())
-            # Not awaited itself: when the caller is cancelled, the acknowledgement still comes.
-            await asyncio.wait((pending,), timeout=left_ms / 1000)
-            if not pending.done():
-                raise UnknownOutcomeError(
-                    f"gave up on {deadline.waiting_for}: no acknowledgement on {topic.name}",
-                    boundary=Boundary.BUS, hint=self.trouble or "fence, then read up to the fence",
-                )  # fmt: skip
-            match pending.result():
-                case Acked() as acked:
-                    return acked
-                case Rejected(reason) if reason.startswith(QUEUE_FULL) and left_ms > 0:
-                    tries += 1
-                    await asyncio.sleep(wait_ms(tries, left_ms=left_ms) / 1000)
-                case Rejected(reason):
-                    raise RejectedError(f"{topic.name}: {reason}", boundary=Boundary.BUS)
-                case Unknown(reason):
-                    raise UnknownOutcomeError(
-                        f"{topic.name}: {reason}", boundary=Boundary.BUS,
-                        hint=self.trouble or "fence, then read up to the fence",
-                    )  # fmt: skip
+        return await send_and_wait(
+            lambda: self.offer(topic, record, partition=partition),
+            what=topic.name,
+            deadline=deadline,
+            clock=self._clock,
+            trouble=lambda: self.trouble,
+        )
 
     async def renew(self) -> None:
         """Discard every lane (in flight: Unknown); the next offer opens new ones."""
@@ -170,7 +164,24 @@ class KafkaProducer:
         self._retired = [lane for lane in self._retired if lane.is_alive]
         self._retired += self._lanes.values()
         self._lanes = {}
+        self._routes = {}
         return abandoned
+
+    def _route(self, topic: Topic[Any]) -> _Route:
+        lane = self._lane(topic)
+        lane.loop = asyncio.get_running_loop()
+        if self._is_closed:
+            lane.retire("the producer is closed")
+        route = self._routes[topic.name] = _Route(
+            lane=lane,
+            produce=lane.client.produce,
+            topic=topic.name,
+            full=self._names[topic.name],
+            hashed=topic.key if topic.by_group is None else topic.by_group,
+            partitions=self._partitions[topic.name],
+            bytes_max=bytes_max(topic),
+        )
+        return route
 
     def _lane(self, topic: Topic[Any]) -> _Lane:
         kind = (topic.compression.value, topic.linger_ms)
@@ -183,7 +194,7 @@ class KafkaProducer:
                 host=socket.gethostname(),
                 pid=self._pid,
             )
-            lane = self._lanes[kind] = _Lane(config, self._names)
+            lane = self._lanes[kind] = _Lane(config)
         return lane
 
     def _learn_partitions(self) -> Mapping[str, int]:
@@ -216,20 +227,56 @@ class KafkaProducer:
         return found
 
 
+class _Ticket(asyncio.Future[Acknowledgement]):
+    """An acknowledgement to come that is also its delivery callback: one object per record."""
+
+    __slots__ = ("outcome", "partition", "route")
+    route: _Route
+    partition: int
+    outcome: Acknowledgement
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        """Keep the outcome for the loop. Runs on the poll thread; the message, which holds the
+        payload, is not kept.
+        """
+        lane = self.route.lane
+        if error is None:
+            offset = message.offset()
+            self.outcome = Acked(self.partition, offset if offset >= 0 else None)
+            lane.acked_topics.add(self.route.topic)
+        else:
+            known = self.route.topic in lane.acked_topics
+            self.outcome = outcome_of(error.name(), error.str(), was_acked_before=known)
+        lane.settled.append(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """What sending to a topic needs, looked up once."""
+
+    lane: _Lane
+    produce: Callable[..., None]
+    topic: str
+    full: str
+    hashed: Callable[[Any], str]
+    partitions: int
+    bytes_max: int
+
+
 class _Lane:
     """One librdkafka producer with its poll thread and what is in flight on it."""
 
-    def __init__(self, config: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        self._names = names
+    def __init__(self, config: Mapping[str, Any]) -> None:
         self.in_flight: set[Future] = set()
         self.trouble = ""
         self.trouble_name = ""
+        self._said: set[str] = set()
         self.statistics = ""
-        self._dead = ""
+        self.dead = ""
         self._is_retired = False
-        self._settled: list[tuple[Future, Acknowledgement]] = []
-        self._acked_topics: set[str] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.settled: list[_Ticket] = []
+        self.acked_topics: set[str] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.client = Client(
             {**config, "error_cb": self._complained, "stats_cb": self._measured, "logger": _log}
         )
@@ -241,40 +288,9 @@ class _Lane:
         """Whether its poll thread still runs."""
         return self._thread.is_alive()
 
-    def offer(self, topic: str, partition: int, key: bytes, raw: bytes) -> Future:
-        """Produce; called on the event loop only."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        future: Future = loop.create_future()
-        if self._dead:
-            future.set_result(Rejected(f"the producer is dead: {self._dead}"))
-            return future
-
-        def delivered(error: KafkaError | None, message: Any) -> None:
-            # Runs on the poll thread. The message is not kept: it holds the payload.
-            if error is None:
-                offset = message.offset()
-                outcome: Acknowledgement = Acked(partition, offset if offset >= 0 else None)
-                acked.add(topic)
-            else:
-                outcome = outcome_of(error.name(), error.str(), was_acked_before=topic in acked)
-            self._settled.append((future, outcome))
-
-        acked = self._acked_topics
-        try:
-            self.client.produce(self._names[topic], raw, key, partition, delivered)
-        except BufferError:
-            future.set_result(Rejected(f"{QUEUE_FULL}: {len(self.in_flight)} records wait"))
-        except KafkaException as error:
-            future.set_result(Rejected(error.args[0].str()))
-        else:
-            self.in_flight.add(future)
-        return future
-
     def retire(self, why: str) -> int:
         """Give up what is in flight as Unknown; return how many. The poll thread ends by itself."""
-        self._dead = self._dead or why
+        self.dead = self.dead or why
         self._is_retired = True
         return self._abandon(why)
 
@@ -307,42 +323,44 @@ class _Lane:
                 self.client.poll(0.05)
             if len(self.client) == 0:
                 break
-        self._settled.clear()
+        self.settled.clear()
 
     def _die(self, why: str) -> None:
-        if not self._dead:
+        if not self.dead:
             _log.error("the producer is dead: %s", why)
-            self._dead = why
+            self.dead = why
             self._on_loop(lambda: self._abandon(f"fatal error: {why}"))
         # The library raises the same error at every poll from now on.
         time.sleep(_DEAD_POLL_S)
 
     def _hand_over(self) -> None:
-        if self._settled:
-            settled, self._settled = self._settled, []
+        if self.settled:
+            settled, self.settled = self.settled, []
             self._on_loop(lambda: self._settle(settled))
 
     def _on_loop(self, call: Callable[[], object]) -> None:
-        if self._loop is not None:
+        if self.loop is not None:
             # A closed loop has nobody left who waits.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(call)
+                self.loop.call_soon_threadsafe(call)
 
-    def _settle(self, settled: Sequence[tuple[Future, Acknowledgement]]) -> None:
+    def _settle(self, settled: Sequence[_Ticket]) -> None:
         in_flight = self.in_flight
-        for future, outcome in settled:
-            in_flight.discard(future)
-            if not future.done():
-                future.set_result(outcome)
-        if isinstance(settled[-1][1], Acked):
+        for ticket in settled:
+            in_flight.discard(ticket)
+            if not ticket.done():
+                ticket.set_result(ticket.outcome)
+        if isinstance(settled[-1].outcome, Acked):
             self.trouble = self.trouble_name = ""
+            self._said.clear()
 
     def _complained(self, error: KafkaError) -> None:
         words = _words(error)
         name = words.partition(":")[0]
-        if self.trouble_name in AUTHENTICATION:
+        if self._is_retired or self.trouble_name in AUTHENTICATION:
             return
-        if name != self.trouble_name:
+        if name not in self._said:
+            self._said.add(name)
             _log.warning("the Kafka client says %s", words)
         self.trouble_name = name
         self.trouble = words

@@ -27,7 +27,7 @@ _BYTES_MAX = {
 
 # The hash is pure Python and costs as much as encoding a record; the records of a group follow one
 # another.
-_partition_of = lru_cache(maxsize=65_536)(partition_of)
+cached_partition_of = lru_cache(maxsize=65_536)(partition_of)
 
 
 def key_of(topic: Topic[R], record: R) -> bytes:
@@ -40,7 +40,7 @@ def partition_for(topic: Topic[R], record: R, partitions: int) -> int:
     others.
     """
     hashed = topic.key if topic.by_group is None else topic.by_group
-    return _partition_of(hashed(record), partitions)
+    return cached_partition_of(hashed(record), partitions)
 
 
 def bytes_max(topic: Topic[R]) -> int:

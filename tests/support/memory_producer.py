@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from producers.core.routing import key_of, oversize, partition_for
+from producers.sending import QUEUE_FULL, send_and_wait
 from schemas.deadline import Deadline
-from schemas.errors import Boundary, RejectedError, UnknownOutcomeError
 from schemas.ports import Acked, Acknowledgement, Position, Rejected, Unknown
 from schemas.topics import Record, Topic
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.support.memory_bus import MemoryBus
 
 R = TypeVar("R", bound=Record)
-_RETRY_S = 0.002
 
 
 class MemoryProducer:
@@ -53,7 +52,7 @@ class MemoryProducer:
         if refusal is None and self.is_dead:
             refusal = "the producer is dead; renew it"
         if refusal is None and self._bus.faults.is_full:
-            refusal = "queue full: 0 records may wait"
+            refusal = f"{QUEUE_FULL}: {len(self._in_flight)} records wait"
         if refusal is not None:
             future.set_result(Rejected(refusal))
             return future
@@ -69,23 +68,12 @@ class MemoryProducer:
         self, topic: Topic[R], record: R, *, partition: int | None = None, deadline: Deadline
     ) -> Acked:
         """Send and wait; see `schemas.ports.Producer.send`."""
-        while True:
-            left_ms = deadline.left_ms(now_ms=self._bus.clock.monotonic_ms())
-            pending = self.offer(topic, record, partition=partition)
-            try:
-                async with asyncio.timeout(left_ms / 1000):
-                    outcome = await asyncio.shield(pending)
-            except TimeoutError:
-                outcome = Unknown(f"gave up on {deadline.waiting_for}")
-            match outcome:
-                case Acked():
-                    return outcome
-                case Rejected(reason) if reason.startswith("queue full") and left_ms > 0:
-                    await asyncio.sleep(_RETRY_S)
-                case Rejected(reason):
-                    raise RejectedError(reason, boundary=Boundary.BUS)
-                case Unknown(reason):
-                    raise UnknownOutcomeError(reason, boundary=Boundary.BUS)
+        return await send_and_wait(
+            lambda: self.offer(topic, record, partition=partition),
+            what=topic.name,
+            deadline=deadline,
+            clock=self._bus.clock,
+        )
 
     async def renew(self) -> None:
         """Discard what is in flight as Unknown and open the next producer."""

