@@ -53,6 +53,14 @@ class Replicas:
     def _is_fresh(self, state: WorkerState) -> bool:
         return self._clock.monotonic_ms() - self._heard_ms[state.worker_id] < self._gone_ms
 
+    @property
+    def is_any_ready(self) -> bool:
+        """Whether an inference worker is ready and heard of."""
+        return any(
+            state.status is WorkerStatus.READY and self._is_fresh(state)
+            for state in self._states.values()
+        )
+
     def pick(self, episode_id: EpisodeId) -> WorkerState | None:
         """Return the worker for an episode, or None while none is ready."""
         now_ms = self._clock.monotonic_ms()

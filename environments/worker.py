@@ -100,8 +100,9 @@ class EnvironmentWorker:
         try:
             while not self._has_caught_up(reader):
                 await self._poll(reader)
+            await self._await_gateway(reader)
             await self._presence.announce(WorkerStatus.READY)
-            while not self._context.stop.is_set() and self._failed is None:
+            while self._goes_on():
                 await self._poll(reader)
             if self._failed is not None:
                 raise self._failed
@@ -111,6 +112,17 @@ class EnvironmentWorker:
             await reader.close()
             status = WorkerStatus.STOPPED if self._failed is None else WorkerStatus.FAILED
             await self._presence.announce(status, detail=str(self._failed or ""))
+
+    def _goes_on(self) -> bool:
+        return not self._context.stop.is_set() and self._failed is None
+
+    async def _await_gateway(self, reader: LogReader) -> None:
+        """Take no leases before a gateway is ready: they would run out while an engine starts."""
+        if not self._shared.replicas.is_any_ready:
+            detail = "waits for an inference worker that is ready"
+            await self._presence.announce(WorkerStatus.STARTING, detail=detail)
+        while self._goes_on() and not self._shared.replicas.is_any_ready:
+            await self._poll(reader)
 
     async def _reader(self) -> LogReader:
         consumers = self._context.consumers

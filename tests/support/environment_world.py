@@ -94,7 +94,8 @@ class World:
 
     def _is_ready(self, context: Context) -> bool:
         return any(
-            state.incarnation == context.incarnation and state.status == "ready"
+            state.incarnation == context.incarnation
+            and (state.status == "ready" or state.detail.startswith("waits for"))
             for state in self.bus.records(WORKERS)
         )
 

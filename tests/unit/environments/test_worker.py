@@ -60,7 +60,7 @@ async def test_many_episodes_run_at_once_and_each_ends_once() -> None:
     ended = world.events(EpisodeEventKind.ENDED)
     assert {event.episode_id for event in ended} == set(episodes)
     states = [s.status for s in world.bus.records(WORKERS) if s.worker_id == context.worker_id]
-    assert states == ["starting", "ready", "draining", "stopped"]
+    assert list(dict.fromkeys(states)) == ["starting", "ready", "draining", "stopped"]
 
 
 async def test_a_turn_cut_off_by_its_budget_is_judged_as_truncated() -> None:
@@ -281,3 +281,17 @@ async def test_a_poison_record_on_episodes_becomes_a_dead_letter_and_nothing_sto
         world.bus.append_raw(EPISODES, partition=0, raw=b"junk")
         await world.ended(world.lease(task_of("digits")))
         await until(lambda: len(world.bus.records(DEAD_LETTERS)) == 1)
+
+
+async def test_a_worker_is_ready_only_once_a_gateway_is() -> None:
+    world = World(lambda *_: "12")
+
+    def states() -> list[str]:
+        return [s.status for s in world.bus.records(WORKERS) if s.worker_id == "environment-1"]
+
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        assert set(states()) == {"starting"}
+        world.announce(gateway, status=WorkerStatus.STARTING)
+        await until(lambda: len(states()) == 2)
+        world.announce(gateway)
+        await until(lambda: "ready" in states())
