@@ -14,6 +14,7 @@ from learner.bus import LearnerBus
 from learner.checkpoint_store import TENSORS, CheckpointName, CheckpointStore
 from learner.core.consume import Consumption
 from learner.core.restore import Choice, Record, choose
+from learner.engine import resolve_precision
 from learner.ranks import Ranks
 from learner.settings import LearnerSettings
 from learner.work import LoadWork, SaveWork
@@ -65,6 +66,7 @@ def facts(settings: LearnerSettings, context: Context) -> dict[str, Any]:
         "ranks": settings.ranks,
         "zero stage": 2,
         "device": settings.device.value,
+        "precision": resolve_precision(settings).value,
         **{name: installed(name) for name in _DEPENDENCIES},
     }
 
@@ -162,7 +164,6 @@ class Checkpoints:
             "judged_by": dict(judged_by),
             "policy_digest": policy_digest,
             "loss": self._settings.loss.model_dump(mode="json"),
-            "precision": self._ranks.precision.value,
             "facts": facts(self._settings, self._context),
         }
         made = self.store.begin(name)

@@ -25,6 +25,8 @@ def execute(engine: Engine, work: Work) -> RankResult:
     """Do one piece of work on this rank, together with all other ranks."""
     match work:
         case TrainWork():
+            if work.reset_optimiser:
+                engine.reset_optimiser()
             return engine.train(
                 [partial(load_rows, micro) for micro in work.by_rank[engine.rank]],
                 ordinal=work.ordinal,

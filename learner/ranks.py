@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from learner.core.loss_registry import BoundLoss
 from learner.engine import Engine, RankResult
 from learner.rank import execute, start_line
-from learner.settings import LearnerSettings, Precision
+from learner.settings import LearnerSettings
 from learner.work import EndWork, Work
 from schemas.errors import Boundary, InvariantError
 
@@ -27,6 +29,12 @@ T = TypeVar("T")
 _LOG = logging.getLogger("sluice.learner")
 _CHECK_S = 1.0
 _END_S = 20.0
+
+
+def _import_path() -> str:
+    """Where a child finds this package, wherever it was started."""
+    here = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
 
 
 def _free_port() -> int:
@@ -49,7 +57,10 @@ class Ranks:
         port = _free_port()
         for rank in range(1, self._settings.ranks):
             child = subprocess.Popen(
-                [sys.executable, "-m", "learner.rank"], stdin=subprocess.PIPE, text=True
+                [sys.executable, "-m", "learner.rank"],
+                stdin=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"PYTHONPATH": _import_path()},
             )
             assert child.stdin is not None
             child.stdin.write(start_line(self._settings, rank=rank, port=port))
@@ -64,11 +75,6 @@ class Ranks:
         """This rank's engine; call it through `call` only."""
         assert self._engine is not None, "start() first"
         return self._engine
-
-    @property
-    def precision(self) -> Precision:
-        """What the engine computes in."""
-        return self.engine.precision
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Run a function on rank 0's engine, in its thread; no other rank takes part."""

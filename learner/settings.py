@@ -77,6 +77,9 @@ class OptimiserSettings(BaseModel):
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="Decoupled decay. Unit: ratio.")
     gradient_clip: float = Field(1.0, gt=0, description="Bound of the global gradient norm.")
+    reset_on_publish: bool = Field(
+        False, description="Forget the moments after each published version; off unless compared."
+    )
     warmup_steps: int = Field(0, ge=0, description="Linear rise of the rate. Unit: updates.")
     schedule: Schedule = Field(
         Schedule.CONSTANT, description="constant, or linear down to 0 at the step budget."

@@ -188,7 +188,14 @@ class Stepper:
             for batches in plan.by_rank
         )
         tokens = float(sum(one.trained_tokens * one.repeat for one in weighted))
-        work = TrainWork(by_rank=by_rank, ordinal=ordinal, action_tokens=tokens)
+        # The version before this update was published, so its push is what the reset follows.
+        published = ordinal > 1 and (ordinal - 1) % settings.publish_every == 0
+        work = TrainWork(
+            by_rank=by_rank,
+            ordinal=ordinal,
+            action_tokens=tokens,
+            reset_optimiser=settings.optimiser.reset_on_publish and published,
+        )
         return work, plan.tokens_computed
 
     def _micro(

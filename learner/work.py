@@ -44,6 +44,8 @@ class TrainWork:
     ordinal: int
     action_tokens: float
     """Global count of action tokens, repeats included. Unit: tokens."""
+    reset_optimiser: bool = False
+    """Whether the moments of the optimiser are forgotten before this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,172 @@
+"""The engine on real DeepSpeed: packing changes nothing, two ranks are one, the loss moves the
+weights right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from infra.setup.extensions import learner_environ
+from infra.setup.places import find_places
+from infra.setup.tiny_model import make_tiny_model
+from learner.core.loss_registry import bind
+from learner.core.packing import Item, pack
+from learner.engine import load_model
+from learner.packed import Member, pack_rows
+from learner.policy import ActionPolicy
+from learner.ranks import Ranks
+from learner.segments import Segments
+from learner.settings import LearnerSettings
+from learner.work import MemberWork, MicroWork, TrainWork
+from schemas.ids import episode_id, group_id
+from schemas.packing import crc32c, pack_heavy
+from tests.support.learner_records import RUN, Rollout, heavy_of, random_group
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Iterator[None]:
+    kept = dict(os.environ)
+    os.environ.update(learner_environ(find_places(os.environ)))
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", 0, warm_up_steps=0)
+
+
+def member(index: int, rollout: Rollout, temperature: float = 0.8) -> Member:
+    heavy = heavy_of(rollout)
+    return Member(
+        index=index,
+        ids=np.frombuffer(heavy.token_ids, dtype="<i4"),
+        logprobs=np.frombuffer(heavy.logprobs, dtype="<f4"),
+        mask=np.frombuffer(heavy.mask, dtype=np.uint8),
+        advantage=1.0,
+        count=1.0,
+        temperature=temperature,
+    )
+
+
+def test_a_shared_prefix_gives_the_log_probs_of_each_trajectory_alone(model: Path) -> None:
+    rollouts = random_group(3, size=4)
+    policy = ActionPolicy(load_model(model))
+    together = pack_rows([[member(i, rollout) for i, rollout in enumerate(rollouts)]])
+    logp_N, entropy_N = policy(together)
+    causal = load_model(model)
+    for index, rollout in enumerate(rollouts):
+        ids = torch.tensor([[*rollout.prompt, *rollout.actions]])
+        logits = causal(ids).logits[0, len(rollout.prompt) - 1 : -1].float() / 0.8
+        expected = torch.log_softmax(logits, -1)
+        sampled = expected.gather(1, torch.tensor(rollout.actions)[:, None])[:, 0]
+        mine = torch.from_numpy(together.member_N == index)
+        assert torch.allclose(logp_N[mine], sampled, atol=1e-5)
+        entropy = -(expected.exp() * expected).sum(-1)
+        assert torch.allclose(entropy_N[mine], entropy, atol=1e-4)
+
+
+def test_padding_and_row_order_do_not_change_the_log_probs(model: Path) -> None:
+    rollouts = [random_group(ordinal, size=1)[0] for ordinal in range(4)]
+    policy = ActionPolicy(load_model(model))
+    rows = [[member(i, rollout)] for i, rollout in enumerate(rollouts)]
+    tight, _ = policy(pack_rows(rows, pad_to=1))
+    loose, _ = policy(pack_rows(rows, pad_to=64))
+    assert torch.allclose(tight, loose, atol=1e-5)
+
+
+def train_work(
+    rollouts: Sequence[Rollout], segments: Segments, ranks: int, ordinal: int
+) -> TrainWork:
+    items = [
+        Item(
+            episode_id=episode_id(RUN, rollout.ordinal, rollout.member),
+            group_id=group_id(RUN, rollout.ordinal),
+            tokens=len(rollout.prompt) + len(rollout.actions),
+            prompt_tokens=len(rollout.prompt),
+        )
+        for rollout in rollouts
+    ]
+    plan = pack(
+        items, chosen=range(len(items)), tokens_max=64, row_tokens_max=64, ranks=ranks, seed=ordinal
+    )
+    by_rank = []
+    for batches in plan.by_rank:
+        share = []
+        for batch in batches:
+            blobs = [pack_heavy(heavy_of(rollouts[i])) for i in batch.members]
+            share.append(
+                MicroWork(
+                    segment=segments.put(blobs, [crc32c(b) for b in blobs]) if blobs else None,
+                    rows=tuple(
+                        tuple(
+                            MemberWork(
+                                index=i,
+                                advantage=rollouts[i].reward - 0.5,
+                                count=1.0,
+                                temperature=1.0,
+                            )
+                            for i in row.members
+                        )
+                        for row in batch.rows
+                    ),
+                )
+            )
+        by_rank.append(tuple(share))
+    tokens = float(sum(len(rollout.actions) for rollout in rollouts))
+    return TrainWork(by_rank=tuple(by_rank), ordinal=ordinal, action_tokens=tokens)
+
+
+async def three_steps(
+    model: Path, folder: Path, ranks: int, denominator: str
+) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
+    settings = LearnerSettings.model_validate(
+        {
+            "model_path": str(model),
+            "versions_dir": str(folder),
+            "checkpoints_dir": str(folder),
+            "threads": 1,
+            "ranks": ranks,
+            "optimiser": {"learning_rate": 1e-3},
+            "loss": {"parameters": {"low": 0.3, "high": 3.0}, "denominator": denominator},
+        }
+    )
+    all_ranks = Ranks(settings, bind("dis", settings.loss.parameters))
+    segments = Segments(f"ranks-{ranks}")
+    told = []
+    await all_ranks.start()
+    try:
+        for ordinal in range(1, 4):
+            rollouts = [r for o in range(5) for r in random_group(o, seed=ordinal)]
+            work = train_work(rollouts, segments, ranks, ordinal)
+            results = await all_ranks.do(work)
+            segments.release()
+            loss = sum(result.loss_sum for result in results) / work.action_tokens
+            told.append((loss, results[0].gradient_norm))
+        weights = await all_ranks.call(
+            lambda engine: {n: t.detach().clone() for n, t in engine.model.state_dict().items()}
+        )
+    finally:
+        segments.release()
+        await all_ranks.close()
+    return told, weights
+
+
+@pytest.mark.parametrize("denominator", ["action_tokens", "kept_tokens"])
+async def test_two_ranks_give_the_losses_gradients_and_weights_of_one(
+    model: Path, tmp_path: Path, denominator: str
+) -> None:
+    alone, weights_alone = await three_steps(model, tmp_path, 1, denominator)
+    both, weights_both = await three_steps(model, tmp_path, 2, denominator)
+    assert np.allclose(alone, both, rtol=1e-5, atol=1e-5)
+    for name, tensor in weights_alone.items():
+        assert torch.allclose(tensor, weights_both[name], atol=1e-5), name
