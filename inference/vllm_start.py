@@ -89,6 +89,8 @@ def environment(settings: InferenceSettings) -> dict[str, str]:
         variables |= {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(settings.vllm.threads),
+            # A thread that waits for another one sleeps, since the core has other work.
+            "OMP_WAIT_POLICY": "PASSIVE",
         }
     return variables
 
