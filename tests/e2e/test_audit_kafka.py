@@ -16,7 +16,8 @@ from infra.topic_admin import create_topics
 from schemas.topics import ALL
 from tests.conftest import LocalPlatform
 from tests.support.memory_bus import MemoryBus
-from tests.support.recorded_run import RESUMED, RUN, RecordedRun
+from tests.support.recorded_run import RESUMED, RecordedRun
+from tests.support.run_records import RUN
 
 
 def _copy(bus: MemoryBus, bootstrap: str, prefix: str) -> None:

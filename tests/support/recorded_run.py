@@ -21,28 +21,23 @@ from schemas.enums import (
     LearnerEventKind,
     PayloadContent,
     Purpose,
-    RewardSource,
     StopCause,
-    Termination,
     TokenKind,
     ToolEventKind,
     ToolExit,
     VerdictCode,
 )
-from schemas.ids import EpisodeId, GroupId, RunId, TaskId, Version, WorkerId, episode_id, group_id
+from schemas.ids import EpisodeId, GroupId, TaskId, Version, WorkerId, episode_id, group_id
 from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
-from schemas.records.gate_decision import GateDecision
-from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.learner_event import LearnerEvent
-from schemas.records.parts import ChunkRef, MemberDecision, TrainedMember
+from schemas.records.parts import ChunkRef, MemberDecision
 from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
 from schemas.records.tool_event import ToolEvent
-from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 from schemas.records.verify_request import VerifyRequest
 from schemas.topics import (
@@ -62,13 +57,12 @@ from schemas.topics import (
     Topic,
 )
 from tests.support.memory_bus import MemoryBus
+from tests.support.run_records import RUN, WRITER, decision, gated, member, trajectory
 
-RUN = RunId("run-1")
 TRAINED, RESUMED = episode_id(RUN, 0, 0), episode_id(RUN, 0, 1)
 DROPPED, ABANDONED, EVALUATED = (episode_id(RUN, ordinal, 0) for ordinal in (1, 2, 3))
 SETTINGS = '{"training": {"max_lag_steps": 4, "max_age_s": 600.0}}'
 Change = Callable[[Topic[Any], Any], Any]
-_WRITER = WorkerId("w")
 _SCHEDULER = WorkerId("scheduler-0")
 
 
@@ -106,7 +100,7 @@ class RecordedRun:
         )
         self._decide(0, {TRAINED: first, RESUMED: second}, DropReason.NONE)
         self._decide(1, {DROPPED: third}, DropReason.LAG)
-        self.put(GATE_DECISIONS, self._decision(2, (), abandoned=(ABANDONED,)))
+        self.put(GATE_DECISIONS, decision(2, (), abandoned=(ABANDONED,)))
         del last
         self._learn({TRAINED: first, RESUMED: second})
         return self.bus
@@ -115,7 +109,7 @@ class RecordedRun:
         self.put(
             CONTROL,
             ControlEvent(
-                run_id=RUN, kind=ControlKind.START, settings=SETTINGS, at_us=0, writer_id=_WRITER
+                run_id=RUN, kind=ControlKind.START, settings=SETTINGS, at_us=0, writer_id=WRITER
             ),
         )
         self.put(
@@ -144,7 +138,7 @@ class RecordedRun:
                 digest=self._digests[version.epoch, version.number],
                 location="x",
                 at_us=0,
-                writer_id=_WRITER,
+                writer_id=WRITER,
             ),
         )
 
@@ -160,12 +154,12 @@ class RecordedRun:
                 environment="counter",
                 group_size=size,
                 at_us=0,
-                writer_id=_WRITER,
+                writer_id=WRITER,
             ),
         )
-        for member in range(size):
+        for place in range(size):
             self._event(
-                episode_id(RUN, ordinal, member),
+                episode_id(RUN, ordinal, place),
                 EpisodeEventKind.ISSUED,
                 purpose=purpose,
                 group_size=size,
@@ -177,7 +171,7 @@ class RecordedRun:
             EpisodeEvent(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 kind=kind,
                 scheduler_epoch=1,
                 scheduler_id=_SCHEDULER,
@@ -198,7 +192,7 @@ class RecordedRun:
             TokenCommit(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 attempt=attempt,
                 fence_number=1,
                 writer_id=WorkerId("inference-0"),
@@ -221,7 +215,7 @@ class RecordedRun:
             ToolEvent(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 kind=kind,
                 attempt=attempt,
                 writer_id=WorkerId("environment-0"),
@@ -255,7 +249,7 @@ class RecordedRun:
             VerifyRequest(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 task_id=TaskId("t"),
                 attempt=attempts,
                 environment="counter",
@@ -278,13 +272,13 @@ class RecordedRun:
             VerifierResult(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 attempt=attempts,
                 verifier_digest="v",
                 code=VerdictCode.CORRECT,
                 reward=1.0,
                 at_us=0,
-                writer_id=_WRITER,
+                writer_id=WRITER,
             ),
         )
         return self._seal(episode, attempts, ended, verdict)
@@ -322,54 +316,18 @@ class RecordedRun:
             PayloadChunk(
                 run_id=RUN,
                 episode_id=episode,
-                group_id=_group(episode),
+                group_id=group_of_episode(episode),
                 content=PayloadContent.TRAJECTORY_TOKENS,
                 part=0,
                 parts=1,
                 body=body,
                 crc32c=crc32c(body),
                 at_us=0,
-                writer_id=_WRITER,
+                writer_id=WRITER,
             ),
         )
         ref = ChunkRef(partition=0, offset=chunk, length=len(body), crc32c=crc32c(body))
-        return self.put(
-            TRAJECTORIES,
-            Trajectory(
-                run_id=RUN,
-                episode_id=episode,
-                group_id=_group(episode),
-                task_id=TaskId("t"),
-                attempt=attempt,
-                policy_digest="sha-0",
-                termination=Termination.SUCCESS,
-                stop_cause=StopCause.POLICY_STOP,
-                verdict_code=VerdictCode.CORRECT,
-                reward=1.0,
-                reward_source=RewardSource.VERDICT,
-                tokens=13,
-                action_tokens=7,
-                masked={"sibling_branch": 2},
-                chunks=(ref,),
-                ended_offset=ended,
-                verdict_offset=verdict,
-                at_us=0,
-                writer_id=_WRITER,
-            ),
-        )
-
-    def _decision(
-        self, ordinal: int, members: Sequence[MemberDecision], abandoned: Sequence[str] = ()
-    ) -> GateDecision:
-        return GateDecision(
-            run_id=RUN,
-            group_id=group_id(RUN, ordinal),
-            ordinal=ordinal,
-            members=tuple(members),
-            abandoned=tuple(abandoned),
-            at_us=0,
-            writer_id=_WRITER,
-        )
+        return self.put(TRAJECTORIES, trajectory(episode, attempt, ended, verdict, ref))
 
     def _decide(self, ordinal: int, members: dict[EpisodeId, int], reason: DropReason) -> None:
         outcome = GateOutcome.ADMIT if reason is DropReason.NONE else GateOutcome.DROP
@@ -379,23 +337,9 @@ class RecordedRun:
             )
             for episode, offset in members.items()
         ]
-        offset = self.put(GATE_DECISIONS, self._decision(ordinal, decided))
-        for episode, trajectory in members.items() if outcome is GateOutcome.ADMIT else ():
-            self.put(
-                GATED,
-                GatedTrajectory(
-                    run_id=RUN,
-                    episode_id=episode,
-                    group_id=_group(episode),
-                    trajectory_frame=b"",
-                    trajectory_offset=trajectory,
-                    trajectory_us=0,
-                    decision_offset=offset,
-                    input_offset=0,
-                    at_us=0,
-                    writer_id=_WRITER,
-                ),
-            )
+        offset = self.put(GATE_DECISIONS, decision(ordinal, decided))
+        for episode, at in members.items() if outcome is GateOutcome.ADMIT else ():
+            self.put(GATED, gated(episode, at, offset))
 
     def _learner(self, kind: LearnerEventKind, **fields: Any) -> int:
         return self.put(
@@ -415,19 +359,7 @@ class RecordedRun:
         self._learner(LearnerEventKind.EPOCH_STARTED)
         self._learner(LearnerEventKind.RESTORED)
         trained = tuple(
-            TrainedMember(
-                episode_id=episode,
-                partition=0,
-                offset=offset,
-                trajectory_offset=trajectory,
-                age_ms=50,
-                action_tokens=7,
-                kept_tokens=5,
-                masked_low=1,
-                masked_high=1,
-                reward=1.0,
-            )
-            for offset, (episode, trajectory) in enumerate(members.items())
+            member(episode, offset, at) for offset, (episode, at) in enumerate(members.items())
         )
         self._learner(
             LearnerEventKind.STEP, number=1, ordinal=1, policy_digest="sha-1", trained=trained
@@ -442,11 +374,7 @@ class RecordedRun:
                     kind=ControlKind.END_OF_STREAM,
                     counts={"issued": 5, "admitted": 2, "abandoned": 1, "evaluated": 1},
                     at_us=0,
-                    writer_id=_WRITER,
+                    writer_id=WRITER,
                 ),
             )
             self._learner(LearnerEventKind.CLOSED)
-
-
-def _group(episode: EpisodeId) -> GroupId:
-    return GroupId(episode.rsplit(".", 1)[0] + ".g")

@@ -39,7 +39,8 @@ from schemas.records.tool_event import ToolEvent
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 from schemas.topics import LEARNER_STEPS, TOKENS, Topic
-from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, RUN, TRAINED, RecordedRun
+from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, TRAINED, RecordedRun
+from tests.support.run_records import RUN
 
 Spoil = Callable[[Any], Any]
 

@@ -21,7 +21,8 @@ from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
 from schemas.records.trajectory import Trajectory
 from schemas.topics import TASKS, Topic
-from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, RUN, TRAINED, RecordedRun
+from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, TRAINED, RecordedRun
+from tests.support.run_records import RUN
 
 
 async def _story(episode: EpisodeId, change: Any = None) -> Any:
