@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from consumers.client import Client, EndReached, Rebalance
 from consumers.mailbox import Mailbox
@@ -55,6 +56,34 @@ class _Revoking:
         return self._answered.wait(timeout_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A commit that the owner waits for."""
+
+    floors: Mapping[int, Floor]
+    answer: asyncio.Future[None]
+    loop: asyncio.AbstractEventLoop
+
+    def settle(self, error: SluiceError | None) -> None:
+        """Answer from the thread."""
+        self.loop.call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: SluiceError | None) -> None:
+        if self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(None)
+        else:
+            self.answer.set_exception(error)
+
+
+def _not_now() -> TransientError:
+    return TransientError(
+        "partitions are being taken away", boundary=Boundary.BUS,
+        hint="poll, which gives them up, and commit again",
+    )  # fmt: skip
+
+
 class KafkaGroupReader:
     """See `schemas.ports.GroupReader`."""
 
@@ -83,6 +112,10 @@ class KafkaGroupReader:
         self._held: frozenset[int] = frozenset()
         self._generation = 0
         self._changing = threading.Lock()
+        # Served by the thread between two reads: a commit from elsewhere would wait for a rebalance
+        # that waits for the owner.
+        self._commits: deque[_Commit] = deque()
+        self._is_revoking = False
         self._client: Client | None = None
         self._is_closing = False
         self._last_floors: Mapping[int, Floor] = {}
@@ -106,8 +139,15 @@ class KafkaGroupReader:
         """Commit floors of partitions owned now; others are left out."""
         _check_metadata(floors)
         mine = {p: floor for p, floor in floors.items() if p in self._owned}
-        if mine:
-            await asyncio.to_thread(self._commit, mine)
+        if not mine:
+            return
+        loop = asyncio.get_running_loop()
+        asked = _Commit(mine, loop.create_future(), loop)
+        with self._changing:
+            if self._is_revoking or self._client is None:
+                raise _not_now()
+            self._commits.append(asked)
+        await asked.answer
 
     @property
     def owned(self) -> frozenset[int]:
@@ -186,6 +226,20 @@ class KafkaGroupReader:
             if mine and self._client is not None:
                 self._client.commit(self._topic, mine)
 
+    def _serve_commits(self) -> None:
+        while self._commits:
+            asked = self._commits.popleft()
+            try:
+                self._commit(asked.floors)
+            except SluiceError as error:
+                asked.settle(error)
+            else:
+                asked.settle(None)
+
+    def _refuse_commits(self) -> None:
+        while self._commits:
+            self._commits.popleft().settle(_not_now())
+
     def _run(self) -> None:
         try:
             client = self._client = self._open_client()
@@ -200,6 +254,7 @@ class KafkaGroupReader:
                 with self._changing:
                     self._client = None
                     self._held = frozenset()
+                    self._refuse_commits()
                 client.close()
         except SluiceError as error:
             self._mailbox.fail(error)
@@ -216,6 +271,7 @@ class KafkaGroupReader:
             if over := stopped - stop:
                 client.resume([(self._topic, p) for p in over])
             stopped = stop
+            self._serve_commits()
             read, size = client.take(_BATCH, _POLL_S)
             # A rebalance inside `take` may have taken partitions whose records it returns.
             kept = [
@@ -271,6 +327,10 @@ class KafkaGroupReader:
         if not partitions or self._client is None:
             return
         revoking = _Revoking(partitions)
+        with self._changing:
+            # The owner must come back to `poll`, so nobody keeps it waiting for a commit now.
+            self._is_revoking = True
+            self._refuse_commits()
         if not self._is_closing:
             self._mailbox.put([revoking], 0)
             until_closing = self._revoke_wait_s
@@ -287,6 +347,7 @@ class KafkaGroupReader:
                 except TransientError as error:
                     _log.warning("floors were not committed at a revoke: %s", error)
             self._drop(partitions)
+            self._is_revoking = False
 
     def _lost(self, partitions: Sequence[int]) -> None:
         with self._changing:
