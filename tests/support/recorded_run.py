@@ -27,7 +27,16 @@ from schemas.enums import (
     ToolExit,
     VerdictCode,
 )
-from schemas.ids import EpisodeId, GroupId, TaskId, Version, WorkerId, episode_id, group_id
+from schemas.ids import (
+    EpisodeId,
+    GroupId,
+    TaskId,
+    Version,
+    WorkerId,
+    episode_id,
+    group_id,
+    group_of_episode,
+)
 from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
