@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,24 @@ def inference_settings(**values: Any) -> InferenceSettings:
         "commit_interval_ms": 5,
     }
     return InferenceSettings(**{**defaults, **values})
+
+
+def paced(**values: Any) -> InferenceSettings:
+    """Return settings of a turn of 120 tokens; a test stops the engine at a ceiling of its own."""
+    return inference_settings(
+        commit_tokens=8,
+        scripted=scripted(
+            tick_ms=1, length_median_tokens=120, length_sigma=0.0,
+            count_decoded=True, **values,
+        ),
+    )  # fmt: skip
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; fail after 3 s."""
+    async with asyncio.timeout(3):
+        while not holds():
+            await asyncio.sleep(0.002)
 
 
 def context_on(bus: MemoryBus, worker: str) -> Context:
