@@ -54,7 +54,7 @@ async def read_prefix(
     for message in messages:
         if isinstance(message, Poisoned):
             if message.key == key:
-                wal.take_bad(message.offset)
+                wal.take_bad(offset=message.offset)
             continue
         record: TokenCommit = message.record
         if record.episode_id != fence.episode_id:

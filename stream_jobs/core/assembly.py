@@ -142,7 +142,7 @@ class AssemblerPartition:
         self.next_tokens = offset + 1
         assembly = self._open.get(episode) or self._stranger(episode)
         if assembly is not None:
-            assembly.wal.take_bad(offset)
+            assembly.wal.take_bad(offset=offset)
 
     def take_tool(self, offset: int, event: ToolEvent) -> None:
         """Take the next record of `tool-events`."""

@@ -55,7 +55,7 @@ def _event(random: Random, kind: EpisodeEventKind, epoch: int, attempt: int) -> 
 
 def test_two_readings_of_one_log_agree() -> None:
     ended = abandoned = 0
-    for seed in range(200):
+    for seed in range(400):
         ours, fences = Lives(), SchedulerFences()
         theirs: dict[str, EpisodeLife] = {}
         for offset, event in enumerate(_random_log(Random(seed))):
@@ -76,4 +76,4 @@ def test_two_readings_of_one_log_agree() -> None:
             assert mine.attempt == life.attempt, seed
             ended += final is not None
             abandoned += gone is not None
-    assert min(ended, abandoned) > 20
+    assert min(ended, abandoned) > 10
