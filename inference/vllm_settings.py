@@ -29,7 +29,7 @@ class VllmSettings(BaseModel):
         description="share of a GPU's memory for the engine; unused on CPU",
     )
     start_timeout_s: float = Field(
-        default=300.0,
+        default=600.0,
         gt=0.0,
         le=3600.0,
         description="budget of a start, imports of its processes included",
