@@ -23,7 +23,7 @@ from producers.presence import Presence
 from schemas import topics
 from schemas.codec import Codec
 from schemas.enums import ControlKind, Role, StopCause, WorkerStatus
-from schemas.errors import UnknownOutcomeError
+from schemas.errors import TransientError, UnknownOutcomeError
 from schemas.ports import Context, Message
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
@@ -123,6 +123,7 @@ class RolloutScheduler:
         self._partitions = 0
         self._stops_after = 0
         self._reported_ms = 0
+        self._moved_ms = context.clock.monotonic_ms()
         self._looked_ms = 0
         self._standing = ""
 
@@ -188,6 +189,7 @@ class RolloutScheduler:
                 wall_ms=clock.now_us() // 1000,
             )
             self._report(done)
+            self._check_stall(done)
             await self._obey(done.commands)
             self._ending.check_deadlines()
 
@@ -325,6 +327,20 @@ class RolloutScheduler:
         author = self._leadership.author
         assert author is not None
         return author
+
+    def _check_stall(self, done: Round) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        untrained = self.ledger.held - len(self.ledger.learner.trained)
+        if not (done.standing.is_stalled and untrained > 0):
+            self._moved_ms = now_ms
+        waited_s = (now_ms - self._moved_ms) / 1000
+        if waited_s > self._settings.stall_deadline_s:
+            pending = [rollout.episode_id for rollout in self.ledger.rollouts()]
+            raise TransientError(
+                f"{done.standing} for {waited_s:.0f} s ({done.reason}); "
+                f"{untrained} episodes are pending, of these not settled: {pending[:20]}",
+                hint="is the worker or learner that it waits for running? its log says why not",
+            )
 
     def _report(self, done: Round) -> None:
         now_ms = self._context.clock.monotonic_ms()

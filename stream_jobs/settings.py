@@ -188,6 +188,11 @@ class SchedulerSettings(BaseModel):
     end_deadline_s: float = Field(
         default=600.0, gt=0, description="Longest wait for the last decisions at the end. Unit: s."
     )
+    stall_deadline_s: float = Field(
+        default=1_800.0,
+        gt=0,
+        description="Standing still for so long, with work pending, is a fault. Unit: s.",
+    )
     poll_s: float = Field(
         default=0.05, gt=0, le=1, description="Longest wait for news in one look. Unit: s."
     )

@@ -19,15 +19,16 @@ from schemas.errors import PoisonRecordError
 from schemas.ids import RunId, Version, WorkerId
 from schemas.packing import crc32c, pack_heavy, unpack_floats, unpack_spans, unpack_timing
 from schemas.records.episode_event import EpisodeEvent
-from schemas.records.parts import ChunkRef
+from schemas.records.parts import ChunkRef, PolicySpan
 from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.task import Task
 from schemas.records.trajectory import Trajectory
+from schemas.rules.episodes import Mark
 from schemas.rules.tools import ToolLog
 from schemas.rules.wal import EpisodeWal, Piece
 from schemas.topics import CHUNK_BYTES_MAX
 from stream_jobs.core.assembly import Assembly, Judged
-from stream_jobs.core.heavy import join
+from stream_jobs.core.heavy import Joined, join
 from stream_jobs.core.outcome import Outcome, outcome_of
 
 SIBLING_BRANCH = "sibling_branch"
@@ -83,29 +84,40 @@ def seal(
     issued, final = life.issued_mark, life.final_mark
     assert issued is not None
     assert final is not None
-    ended = final.event
-    wal = assembly.wal.ended_at(ended.wal_position)
+    wal = assembly.wal.ended_at(final.event.wal_position)
     joined = join(wal.pieces)
     judged = assembly.verdict
     outcome = _with_defect(
         outcome_of(
-            ended.stop_cause,
+            final.event.stop_cause,
             judged.result if judged else None,
             fault_reward=rules.fault_reward,
         ),
         joined.defect or _wrong_verifier(judged, task),
     )
-    blob = (
-        pack_heavy(joined.heavy) if len(joined.heavy.logprobs) == 4 * joined.heavy.tokens else b""
-    )
-    oldest = joined.spans[0] if joined.spans else None
-    first = _first_action(wal)
-    temperature, top_p, top_k = _sampling(first, task)
-    tokenizer, template, tools = _digests(assembly.digests)
-    event = issued.event
+    is_whole = len(joined.heavy.logprobs) == 4 * joined.heavy.tokens
+    blob = pack_heavy(joined.heavy) if is_whole else b""
     fields: dict[str, Any] = {
-        "run_id": rules.run_id,
-        "episode_id": assembly.episode_id,
+        **_identity(issued.event, task, assembly.digests),
+        **_policy(joined.spans, registry),
+        **_ending(final, judged, outcome),
+        **_tokens(wal, joined, task),
+        "version_switch": rules.switch,
+        "tool_errors": _tool_errors(assembly.tools),
+        "payload_length": len(blob),
+        "payload_crc32c": crc32c(blob),
+        "issued_us": issued.timestamp_ms * 1000,
+        "at_us": at_us,
+        "writer_id": rules.worker_id,
+    }
+    return Sealed(fields=fields, chunks=_chunks(issued.event, blob, rules=rules, at_us=at_us))
+
+
+def _identity(event: EpisodeEvent, task: Task | None, digests: str) -> dict[str, Any]:
+    tokenizer, template, tools = _digests(digests)
+    return {
+        "run_id": event.run_id,
+        "episode_id": event.episode_id,
         "group_id": event.group_id,
         "task_id": event.task_id,
         "ordinal": event.ordinal,
@@ -114,17 +126,30 @@ def seal(
         "purpose": event.purpose,
         "environment": task.environment if task else "",
         "stream": task.stream if task else "",
-        "attempt": ended.attempt,
-        "policy_digest": registry.get(Version(oldest.epoch, oldest.number), "") if oldest else "",
         "tokenizer_digest": tokenizer,
         "template_digest": template,
         "tool_schema_digest": tools,
         "environment_digest": task.environment_digest if task else "",
         "verifier_digest": task.verifier_digest if task else "",
-        "version_switch": rules.switch,
-        "spans": joined.spans,
-        "oldest_epoch": oldest.epoch if oldest else 0,
-        "oldest_number": oldest.number if oldest else 0,
+    }
+
+
+def _policy(spans: tuple[PolicySpan, ...], registry: Mapping[Version, str]) -> dict[str, Any]:
+    if not spans:
+        return {}
+    oldest = spans[0]
+    return {
+        "spans": spans,
+        "oldest_epoch": oldest.epoch,
+        "oldest_number": oldest.number,
+        "policy_digest": registry.get(Version(oldest.epoch, oldest.number), ""),
+    }
+
+
+def _ending(final: Mark, judged: Judged | None, outcome: Outcome) -> dict[str, Any]:
+    ended = final.event
+    return {
+        "attempt": ended.attempt,
         "termination": outcome.termination,
         "stop_cause": ended.stop_cause,
         "verdict_code": outcome.verdict_code,
@@ -132,32 +157,32 @@ def seal(
         "reward_components": outcome.components,
         "reward_source": outcome.source,
         "attribution": outcome.attribution,
+        "turns": ended.turns,
+        "tool_calls": ended.tool_calls,
+        "ended_offset": final.offset,
+        "verdict_offset": judged.offset if judged else -1,
+        "ended_us": final.timestamp_ms * 1000,
+        "verified_us": judged.timestamp_ms * 1000 if judged else 0,
+    }
+
+
+def _tokens(wal: EpisodeWal, joined: Joined, task: Task | None) -> dict[str, Any]:
+    first = _first_action(wal)
+    temperature, top_p, top_k = _sampling(first, task)
+    return {
         "tokens": joined.heavy.tokens,
         "action_tokens": joined.action_tokens,
         "prompt_tokens": joined.prompt_tokens,
         "observation_tokens": joined.observation_tokens,
         "masked": _masked(wal),
         "superseded_tokens": wal.superseded_action_tokens,
-        "turns": ended.turns,
-        "tool_calls": ended.tool_calls,
-        "tool_errors": _tool_errors(assembly.tools),
-        "payload_length": len(blob),
-        "payload_crc32c": crc32c(blob),
+        "tokens_first": wal.first_offset,
+        "tokens_end": wal.last_offset,
+        "first_token_us": _first_token_us(first),
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
-        "tokens_first": wal.first_offset,
-        "tokens_end": wal.last_offset,
-        "ended_offset": final.offset,
-        "verdict_offset": judged.offset if judged else -1,
-        "issued_us": issued.timestamp_ms * 1000,
-        "first_token_us": _first_token_us(first),
-        "ended_us": final.timestamp_ms * 1000,
-        "verified_us": judged.timestamp_ms * 1000 if judged else 0,
-        "at_us": at_us,
-        "writer_id": rules.worker_id,
     }
-    return Sealed(fields=fields, chunks=_chunks(event, blob, rules=rules, at_us=at_us))
 
 
 def oldest_version(assembly: Assembly) -> Version | None:

@@ -10,13 +10,13 @@ import pytest
 from producers.presence import Presence
 from schemas import topics
 from schemas.enums import EpisodeEventKind, Role, WorkerStatus
-from schemas.errors import FencedError
+from schemas.errors import FencedError, TransientError
 from schemas.ports import Context
 from schemas.records.episode_event import EpisodeEvent
 from schemas.rules.episodes import SchedulerFences
 from stream_jobs.scheduler import RolloutScheduler
 from stream_jobs.settings import SchedulerSettings
-from tests.support.fake_rollout import context_on, policy, task, until
+from tests.support.fake_rollout import FakeEnvironment, context_on, policy, task, until
 from tests.support.memory_bus import Fault, MemoryBus
 
 SETTINGS = SchedulerSettings(
@@ -94,6 +94,17 @@ async def test_a_restart_of_the_same_worker_takes_over_at_once_and_the_old_proce
     with pytest.raises(FencedError, match="superseded"):
         old.result()
     assert len(issued(bus)) == 16
+
+
+async def test_standing_still_past_the_deadline_is_a_fault_that_names_the_pending_ids() -> None:
+    bus, environment = await a_bus()
+    await environment.announce(WorkerStatus.STOPPED)
+    context = context_on(bus, "environment-1")
+    outside = FakeEnvironment(codec=bus.codec, partitions=3, context=context)
+    settings = SETTINGS.model_copy(update={"stall_deadline_s": 0.2})
+    stalled = RolloutScheduler(context_on(bus, "scheduler-0"), settings, bus.codec)
+    with pytest.raises(TransientError, match=r"lag_bound for .* 16 episodes .*run-1\.0\.0"):
+        await until(lambda: False, stalled.run(), outside.run())
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_WRITTEN, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE])
