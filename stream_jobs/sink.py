@@ -25,7 +25,7 @@ from schemas.deadline import Deadline
 from schemas.enums import Role, WorkerStatus
 from schemas.ports import Context, Delivered
 from schemas.topics import BY_NAME
-from stream_jobs.core.sink_batches import Batches, Place
+from stream_jobs.core.sink_batches import Batch, Batches, Place
 from stream_jobs.core.sink_ranges import resume_at
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.core.sink_tables import TOPICS
@@ -41,6 +41,7 @@ _IDLE_POLL_S = 1.0
 # Records come one by one in a quiet run; a short wait takes many of them in one look.
 _GATHER_S = 0.1
 _BUS_MS = 60_000
+_REST_MAX_MS = 10_000
 
 
 async def run(
@@ -148,20 +149,24 @@ class Sink:
         return len(messages)
 
     async def _write(self, *, all_of_it: bool) -> None:
-        now_ms = self._now_ms()
+        await self._insert(self._batches.full())
+        began_ms = self._now_ms()
         is_crowded = self._batches.held >= self._settings.buffered_records_max
-        if all_of_it or is_crowded or now_ms >= self._rested_ms:
-            batches = self._batches.due(now_ms=now_ms, all_of_it=all_of_it or is_crowded)
-        else:
-            batches = self._batches.full()
-        if not batches:
+        if not (all_of_it or is_crowded) and began_ms < self._rested_ms:
             return
+        small = self._batches.due(now_ms=began_ms, all_of_it=all_of_it or is_crowded)
+        if not small:
+            return
+        await self._insert(small)
+        ended_ms = self._now_ms()
+        share = self._settings.busy_share_max
+        rest_ms = round((ended_ms - began_ms) * (1 - share) / share)
+        self._rested_ms = ended_ms + min(rest_ms, _REST_MAX_MS)
+
+    async def _insert(self, batches: Sequence[Batch]) -> None:
         for place, settled in (await self._writer.write(batches)).items():
             self._batches.rewind(place, settled)
             self._log.reader.add(*_from(place, settled.first))
-        ended_ms = self._now_ms()
-        share = self._settings.busy_share_max
-        self._rested_ms = ended_ms + round((ended_ms - now_ms) * (1 - share) / share)
 
     async def _gather(self) -> None:
         try:
