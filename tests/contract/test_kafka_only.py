@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from consumers.kafka import KafkaConsumers
@@ -190,6 +193,36 @@ async def test_a_full_queue_rejects_an_offer_and_is_waited_out_by_send(
     sends = [producer.send(TOKENS, commit(seq), deadline=within(20_000)) for seq in range(100, 120)]
     assert all(isinstance(one, Acked) for one in await asyncio.gather(*sends))
     await producer.close(deadline=within(5_000))
+
+
+def make_fatal(client: object) -> None:
+    """Raise a fatal error inside librdkafka, as its own tests do."""
+    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    library = ctypes.CDLL(str(next(folder.glob("librdkafka*.so*"))))
+    # The handle is the first field behind the two words of a Python object's head.
+    handle = ctypes.c_void_p.from_address(id(client) + 2 * ctypes.sizeof(ctypes.c_void_p))
+    out_of_order = 45
+    library.rd_kafka_test_fatal_error.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+    assert library.rd_kafka_test_fatal_error(handle, out_of_order, b"made by a test") == 0
+
+
+async def test_a_fatal_error_leaves_all_in_flight_unknown_and_the_producer_dead_until_renewed(
+    local_platform: LocalPlatform, shared_prefix: str
+) -> None:
+    producer = producer_at(local_platform.bootstrap, shared_prefix)
+    await producer.send(TOKENS, commit(0), deadline=within(10_000))
+    (lane,) = (one for one in producer._lanes.values() if one.in_flight or one.acked_topics)
+    make_fatal(lane.client)
+    offers = [producer.offer(TOKENS, commit(seq)) for seq in range(1, 4)]
+    outcomes = [await asyncio.wait_for(offer, 10) for offer in offers]
+    assert all(isinstance(one, Unknown | Rejected) for one in outcomes)
+    await asyncio.sleep(0.5)
+    dead = await producer.offer(TOKENS, commit(9))
+    assert isinstance(dead, Rejected)
+    assert producer.queued == 0
+    await producer.renew()
+    assert isinstance(await producer.send(TOKENS, commit(10), deadline=within(10_000)), Acked)
+    assert await producer.close(deadline=within(5_000)) == 0
 
 
 def _offer_in_child(producer: KafkaProducer, consumers: KafkaConsumers, said: object) -> None:

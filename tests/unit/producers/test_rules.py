@@ -11,11 +11,14 @@ from producers.core.backoff import CEILING_MS, wait_ms
 from producers.core.classify import bus_hint, outcome_of, version_of
 from producers.core.config import client_config
 from producers.core.routing import bytes_max, check_partitions, oversize, partition_for
+from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
+from schemas.codec import Codec
 from schemas.errors import SettingsError
 from schemas.partition import partition_of
 from schemas.ports import Rejected, Unknown
 from schemas.topics import ALL, COMMIT_BYTES_MAX, DEAD_LETTERS, PAYLOADS, TOKENS
+from tests.support.clocks import HeldClock
 from tests.support.records import commit
 
 SETTINGS = ProducerSettings(bootstrap="broker:9092", client_id="inference-0")
@@ -42,6 +45,12 @@ def test_a_right_that_was_taken_away_meanwhile_leaves_the_record_unknown() -> No
 def test_versions_of_the_client_are_compared_as_numbers() -> None:
     assert version_of(0x021000FF) == (2, 16, 0)
     assert version_of(0x020500FF) < version_of(0x021000FF)
+
+
+def test_a_client_library_that_is_too_old_refuses_the_start_before_it_connects() -> None:
+    settings = SETTINGS.model_copy(update={"client_version_min": (99, 0, 0)})
+    with pytest.raises(SettingsError, match=r"older than 99\.0\.0"):
+        KafkaProducer(settings, Codec.local(), HeldClock())
 
 
 def test_a_hint_tells_a_wrong_password_from_a_broker_that_is_down() -> None:

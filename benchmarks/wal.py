@@ -1,0 +1,219 @@
+"""What the write door costs: commits of 64 tokens through it against encode and raw produce.
+
+Both arms encode the same records with the same codec and send them with the same librdkafka
+settings to the same topic and partitions, each through its own long-lived producer; arms alternate
+in order. The raw arm has a delivery callback that looks at the error and the offset, since without
+one nobody knows what was written; it polls every few hundred records and flushes at the end. The
+other arm offers and awaits every acknowledgement, a bounded number in flight. Latency is taken from
+one record at a time, `produce` or `offer` to acknowledgement, on a paced, quiet stream.
+
+Prints a list of {name, value, unit, goal, conditions} as JSON: `python -m benchmarks.wal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import platform
+import random
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Producer as RawProducer
+
+from benchmarks.broker import Broker, own_broker
+from benchmarks.codec import TOKENS_PER_COMMIT, commits
+from producers.core.config import client_config
+from producers.core.routing import key_of, partition_for
+from producers.settings import ProducerSettings
+from schemas.codec import Codec
+from schemas.deadline import Deadline
+from schemas.ports import Acked, Context, Pending
+from schemas.records.token_commit import TokenCommit
+from schemas.topics import PARTITIONS_DEFAULT, TOKENS
+
+THROUGHPUT_GOAL = 0.85
+P99_GOAL = 1.3
+IN_FLIGHT = 2_000
+YIELD_EVERY = 250
+_PACE_S = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """Two producers on one broker."""
+
+    raw: RawProducer
+    door: Context
+    codec: Codec
+    full: str
+
+
+def run(*, pairs: int = 20, records: int = 20_000, lone: int = 500) -> list[dict[str, Any]]:
+    """Measure both ratios; the value is the median of the pairs, with an interval of 95 %."""
+    with own_broker() as broker:
+        return asyncio.run(_measure(broker, pairs=pairs, records=records, lone=lone))
+
+
+async def _measure(broker: Broker, *, pairs: int, records: int, lone: int) -> list[dict[str, Any]]:
+    arms = _open(broker)
+    wal = commits(records // 8, 8)
+    raw_rates, door_rates, raw_p99, door_p99 = [], [], [], []
+    _raw_rate(arms, wal)
+    await _door_rate(arms, wal)
+    for pair in range(pairs):
+        for arm in ("raw", "door") if pair % 2 else ("door", "raw"):
+            gc.collect()
+            if arm == "raw":
+                raw_rates.append(_raw_rate(arms, wal))
+                raw_p99.append(_p99(_raw_latencies(arms, wal[:lone])))
+            else:
+                door_rates.append(await _door_rate(arms, wal))
+                door_p99.append(_p99(await _door_latencies(arms, wal[:lone])))
+    await arms.door.producer.close(
+        deadline=Deadline.after(
+            10_000, now_ms=arms.door.clock.monotonic_ms(), waiting_for="the last acknowledgements"
+        )
+    )
+    where = f"{platform.machine()}, one broker beside it, {TOKENS_PER_COMMIT} tokens a commit"
+    return [
+        _row(
+            "wal_throughput_ratio",
+            [door / raw for door, raw in zip(door_rates, raw_rates, strict=True)],
+            THROUGHPUT_GOAL,
+            f"{where}, {pairs} pairs of {len(wal)} commits, medians "
+            f"{_median(door_rates):.0f}/s against {_median(raw_rates):.0f}/s raw",
+        ),
+        _row(
+            "commit_p99_ratio",
+            [door / raw for door, raw in zip(door_p99, raw_p99, strict=True)],
+            P99_GOAL,
+            f"{where}, {pairs} pairs of {lone} single commits, medians of p99 "
+            f"{_median(door_p99) * 1e3:.2f} ms against {_median(raw_p99) * 1e3:.2f} ms raw",
+        ),
+    ]
+
+
+def _open(broker: Broker) -> Arms:
+    settings = ProducerSettings(bootstrap=broker.bootstrap, prefix=broker.prefix, client_id="raw")
+    config = client_config(
+        settings,
+        compression=TOKENS.compression.value,
+        linger_ms=TOKENS.linger_ms,
+        host=socket.gethostname(),
+        pid=0,
+    )
+    raw = RawProducer({**config, "stats_cb": lambda _: None})
+    return Arms(
+        raw=raw,
+        door=broker.context("door"),
+        codec=Codec.local(),
+        full=TOKENS.full(broker.prefix),
+    )
+
+
+def _raw_rate(arms: Arms, wal: Sequence[TokenCommit]) -> float:
+    acked: list[int] = []
+
+    def delivered(error: object, message: Any) -> None:
+        if error is None:
+            acked.append(message.offset())
+
+    raw, codec, full = arms.raw, arms.codec, arms.full
+    begin = time.perf_counter()
+    for number, record in enumerate(wal):
+        partition = partition_for(TOKENS, record, PARTITIONS_DEFAULT)
+        raw.produce(
+            full, codec.encode(TOKENS, record), key_of(TOKENS, record), partition, delivered
+        )
+        if number % YIELD_EVERY == 0:
+            raw.poll(0)
+    raw.flush(60)
+    took = time.perf_counter() - begin
+    assert len(acked) == len(wal)
+    return len(wal) / took
+
+
+async def _door_rate(arms: Arms, wal: Sequence[TokenCommit]) -> float:
+    offer = arms.door.producer.offer
+    pending: list[Pending] = []
+    acked = 0
+    begin = time.perf_counter()
+    for number, record in enumerate(wal):
+        pending.append(offer(TOKENS, record))
+        if number % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        if len(pending) >= IN_FLIGHT:
+            half = pending[: IN_FLIGHT // 2]
+            await half[-1]
+            acked += [isinstance(await one, Acked) for one in half].count(True)
+            del pending[: IN_FLIGHT // 2]
+    acked += [isinstance(await one, Acked) for one in pending].count(True)
+    took = time.perf_counter() - begin
+    assert acked == len(wal)
+    return len(wal) / took
+
+
+def _raw_latencies(arms: Arms, wal: Sequence[TokenCommit]) -> list[float]:
+    found: list[float] = []
+    done: list[float] = []
+
+    def delivered(_error: object, _message: object) -> None:
+        done.append(time.perf_counter())
+
+    for record in wal:
+        time.sleep(_PACE_S)
+        done.clear()
+        begin = time.perf_counter()
+        partition = partition_for(TOKENS, record, PARTITIONS_DEFAULT)
+        raw = arms.codec.encode(TOKENS, record)
+        arms.raw.produce(arms.full, raw, key_of(TOKENS, record), partition, delivered)
+        while not done:
+            arms.raw.poll(0.1)
+        found.append(done[0] - begin)
+    return found
+
+
+async def _door_latencies(arms: Arms, wal: Sequence[TokenCommit]) -> list[float]:
+    found: list[float] = []
+    for record in wal:
+        await asyncio.sleep(_PACE_S)
+        begin = time.perf_counter()
+        outcome = await arms.door.producer.offer(TOKENS, record)
+        found.append(time.perf_counter() - begin)
+        assert isinstance(outcome, Acked)
+    return found
+
+
+def _row(name: str, ratios: list[float], goal: float, conditions: str) -> dict[str, Any]:
+    low, high = _interval(ratios)
+    return {
+        "name": name,
+        "value": round(_median(ratios), 3),
+        "unit": "ratio",
+        "goal": goal,
+        "conditions": f"{conditions}; 95 % interval of the median {low:.3f} to {high:.3f}",
+    }
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+def _interval(ratios: Sequence[float], *, draws: int = 2_000) -> tuple[float, float]:
+    """Return the bootstrap interval of the median; the draws are the same for the same ratios."""
+    chance = random.Random(0)
+    medians = sorted(_median(chance.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(), indent=2))
