@@ -10,49 +10,15 @@ from inference.refresh import run
 from inference.refresh_settings import RefreshSettings
 from schemas.enums import LearnerEventKind, RefreshEventKind, Role, WorkerStatus
 from schemas.ids import RunId, Version, WorkerId
-from schemas.records.learner_event import LearnerEvent
-from schemas.records.policy_version import PolicyVersion
 from schemas.records.refresh_event import RefreshEvent
 from schemas.records.worker_state import WorkerState
-from schemas.topics import DEAD_LETTERS, LEARNER_STEPS, POLICIES, REFRESHES, WORKERS
+from schemas.topics import DEAD_LETTERS, REFRESHES, WORKERS
 from tests.support.inference_stand import RUN, context_on
+from tests.support.learner_records import learn, publish, started
 from tests.support.memory_bus import MemoryBus
 
 SETTINGS = RefreshSettings(tick_ms=10)
 START = Version(0, 0)
-LEARNER = WorkerId("learner-1")
-
-
-def publish(bus: MemoryBus, version: Version) -> None:
-    bus.append(
-        POLICIES,
-        PolicyVersion(
-            run_id=RUN,
-            epoch=version.epoch,
-            number=version.number,
-            ordinal=version.number,
-            digest=f"digest of {version}",
-            location="/nowhere",
-            at_us=1,
-            writer_id=LEARNER,
-        ),
-    )
-
-
-def learn(bus: MemoryBus, kind: LearnerEventKind, number: int = 0, epoch: int = 1) -> None:
-    bus.append(
-        LEARNER_STEPS,
-        LearnerEvent(
-            run_id=RUN,
-            kind=kind,
-            epoch=epoch,
-            number=number,
-            ordinal=number,
-            learner_id=LEARNER,
-            at_us=1,
-            writer_id=LEARNER,
-        ),
-    )
 
 
 def be_there(bus: MemoryBus, name: str, version: Version = START, *, run: RunId = RUN) -> None:
@@ -113,12 +79,6 @@ async def coordinating(bus: MemoryBus) -> AsyncIterator[asyncio.Task[None]]:
         assert isinstance(context.stop, asyncio.Event)
         context.stop.set()
         await asyncio.wait_for(running, 5)
-
-
-def started(bus: MemoryBus) -> None:
-    publish(bus, Version(0, 0))
-    learn(bus, LearnerEventKind.EPOCH_STARTED)
-    learn(bus, LearnerEventKind.RESTORED)
 
 
 async def test_workers_are_asked_one_after_the_other_for_each_new_version() -> None:
