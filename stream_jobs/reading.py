@@ -58,10 +58,14 @@ class RunLog:
 
     async def read_past(self, places: Places) -> list[Message]:
         """Read these partitions past the ends that they have now, and return what was read."""
-        ends: dict[tuple[str, int], int] = {}
-        for topic, partitions in places.items():
-            for partition, end in (await self.reader.ends(topic, partitions)).items():
-                ends[topic.name, partition] = end
+        found = await asyncio.gather(
+            *(self.reader.ends(topic, partitions) for topic, partitions in places.items())
+        )
+        ends = {
+            (topic.name, partition): end
+            for topic, its_ends in zip(places, found, strict=True)
+            for partition, end in its_ends.items()
+        }
         return await self.read_to(ends)
 
     async def read_to(self, ends: Mapping[tuple[str, int], int]) -> list[Message]:

@@ -121,7 +121,7 @@ class RolloutScheduler:
         self._log: RunLog
         self._leadership: Leadership
         self._partitions = 0
-        self._stops_after = 0
+        self._stops_after = -1
         self._reported_ms = 0
         self._moved_ms = context.clock.monotonic_ms()
         self._looked_ms = 0
@@ -142,7 +142,8 @@ class RolloutScheduler:
         )
         try:
             self._take(await self._log.read_past(dict.fromkeys(_READS)))
-            self._stops_after = self.ledger.control.stop_offset or -1
+            stopped_at = self.ledger.control.stop_offset
+            self._stops_after = -1 if stopped_at is None else stopped_at
             while not self._is_over():
                 await self._follow()
                 try:
