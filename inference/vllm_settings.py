@@ -35,7 +35,7 @@ class VllmSettings(BaseModel):
         description="budget of a start, imports of its processes included",
     )
     drain_timeout_s: float = Field(
-        default=10.0, gt=0.0, le=600.0, description="budget for handing out all outputs at a swap"
+        default=60.0, gt=0.0, le=600.0, description="budget for handing out all outputs at a swap"
     )
     load_timeout_s: float = Field(
         default=120.0, gt=0.0, le=3600.0, description="budget of loading weights at a swap"
