@@ -67,6 +67,7 @@ _READS = (
 _RECORDS_MAX = 5_000
 _REPORT_MS = 1_000
 _EXPIRY_LOOK_MS = 250
+_ALARM_MS = 15_000
 
 
 async def run(context: Context, settings: SchedulerSettings, *, codec: Codec) -> None:
@@ -126,6 +127,7 @@ class RolloutScheduler:
         self._moved_ms = context.clock.monotonic_ms()
         self._looked_ms = 0
         self._standing = ""
+        self._is_alarmed = False
 
     async def run(self) -> None:
         """Follow the log; claim the lead when nobody has it; lead; end."""
@@ -189,8 +191,8 @@ class RolloutScheduler:
                 now_ms=clock.monotonic_ms(),
                 wall_ms=clock.now_us() // 1000,
             )
-            self._report(done)
             self._check_stall(done)
+            self._report(done)
             await self._obey(done.commands)
             self._ending.check_deadlines()
 
@@ -347,9 +349,11 @@ class RolloutScheduler:
         now_ms = self._context.clock.monotonic_ms()
         standing = f"{done.standing}: {done.reason}"
         if done.standing != self._standing:
-            self._standing = done.standing
-            level = logging.WARNING if done.standing.is_stalled else logging.INFO
-            _LOG.log(level, "%s", standing)
+            self._standing, self._is_alarmed = done.standing, False
+            _LOG.info("%s", standing)
+        elif now_ms - self._moved_ms >= _ALARM_MS and not self._is_alarmed:
+            self._is_alarmed = True
+            _LOG.warning("stands still: %s", standing)
         if now_ms - self._reported_ms < _REPORT_MS:
             return
         self._reported_ms = now_ms

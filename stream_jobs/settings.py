@@ -137,7 +137,7 @@ class SchedulerSettings(BaseModel):
     drain_s: float = Field(
         default=10.0, ge=0, description="How long running episodes may finish at the end. Unit: s."
     )
-    lease_ms: int = Field(default=60_000, ge=1_000, description="Length of a lease. Unit: ms.")
+    lease_ms: int = Field(default=60_000, ge=30_000, description="Length of a lease. Unit: ms.")
     request_deadline_s: float = Field(
         default=600.0, gt=0, description="How long waiting at the gateway extends a lease. Unit: s."
     )
