@@ -109,7 +109,7 @@ class TaskSource:
                 deadline=log.deadline("acknowledgements of tasks"),
             )
         except UnknownOutcomeError as error:
-            _LOG.warning("%s: continues after the highest ordinal in the log", error)
+            _LOG.warning("%s: offers again what is not in the log", error)
             await producer.renew()
         self._take(await log.read_past({TASKS: None}))
         return True

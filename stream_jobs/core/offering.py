@@ -12,21 +12,23 @@ from stream_jobs.core.frontier import Frontier
 class Offering:
     """The cursor of the task stream after the records taken so far."""
 
-    __slots__ = ("_fences", "_issued", "next_ordinal", "repeats")
+    __slots__ = ("_fences", "_issued", "_offered", "next_ordinal", "repeats")
 
     def __init__(self) -> None:
         """Start before the first record."""
         self.next_ordinal = 0
         """One above the highest ordinal in `tasks`. Unit: tasks."""
         self.repeats = 0
-        """Task records below the highest ordinal: the first of an ordinal counts. Unit: records."""
+        """Task records of an ordinal that was offered before: the first counts. Unit: records."""
+        self._offered = Frontier()
         self._issued = Frontier()
         self._fences: dict[int, SchedulerFences] = {}
 
     def take_task(self, task: Task) -> None:
         """Take a Task of the run."""
-        if task.ordinal < self.next_ordinal:
+        if task.ordinal in self._offered:
             self.repeats += 1
+        self._offered.add(task.ordinal)
         self.next_ordinal = max(self.next_ordinal, task.ordinal + 1)
 
     def take_episode(self, partition: int, event: EpisodeEvent) -> None:
@@ -35,9 +37,14 @@ class Offering:
         if counts and event.kind is EpisodeEventKind.ISSUED:
             self._issued.add(event.ordinal)
 
-    def wanted(self, *, look_ahead: int) -> range:
-        """Return the ordinals to offer now, so that at most `look_ahead` tasks wait to be
-        issued.
+    def wanted(self, *, look_ahead: int) -> tuple[int, ...]:
+        """Return the ordinals to offer now, so that at most `look_ahead` tasks wait to be issued.
+
+        Holes come first: records whose outcome was unknown and that are not in the log. One that
+        lands late after all is a repeat, and the same task.
         """
-        waiting = self.next_ordinal - len(self._issued)
-        return range(self.next_ordinal, self.next_ordinal + max(0, look_ahead - waiting))
+        lowest, end = self._offered.lowest_open, self.next_ordinal
+        holes = [ordinal for ordinal in range(lowest, end) if ordinal not in self._offered]
+        free = max(0, look_ahead - (len(self._offered) - len(self._issued)))
+        new = range(end, end + max(0, free - len(holes)))
+        return (*holes, *new)

@@ -65,10 +65,18 @@ def test_the_source_stays_a_bounded_way_ahead_of_what_is_issued() -> None:
 def test_a_repeated_ordinal_and_a_void_scheduler_move_nothing() -> None:
     offering = Offering()
     offering.take_task(task(4))
-    offering.take_task(task(2))
+    offering.take_task(task(4))
     assert (offering.next_ordinal, offering.repeats) == (5, 1)
     void = issued_event(0, epoch=3)
     assert void.kind is EpisodeEventKind.ISSUED
     before = offering.wanted(look_ahead=5)
     offering.take_episode(0, void)
     assert offering.wanted(look_ahead=5) == before
+
+
+def test_a_hole_that_an_unknown_outcome_left_is_offered_first() -> None:
+    offering = Offering()
+    for ordinal in (0, 3):
+        offering.take_task(task(ordinal))
+    assert list(offering.wanted(look_ahead=6)) == [1, 2, 4, 5]
+    assert list(offering.wanted(look_ahead=1)) == [1, 2]
