@@ -55,9 +55,9 @@ class PolicyLoader:
             return 0.0
         config = self.vllm_config.model_config.hf_config
         if getattr(config, "tie_word_embeddings", False):
-            embedding = model.model.embed_tokens.weight
-            if head.weight.data_ptr() != embedding.data_ptr():
-                head.weight = embedding
+            embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+            if embedding is not None and head.weight.data_ptr() != embedding.weight.data_ptr():
+                head.weight = embedding.weight
         method.process_weights_after_loading(head)
         weight = head.weight
         if weight.numel() == 0 or weight.ndim != 2:

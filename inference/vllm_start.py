@@ -105,7 +105,8 @@ def arguments(folder: Path, settings: InferenceSettings) -> dict[str, Any]:
         "max_num_seqs": settings.inflight_max,
         "max_num_batched_tokens": max(limits.batched_tokens_max, settings.inflight_max),
         "dtype": settings.dtype,
-        "enforce_eager": True,
+        # Compiling pays off on a GPU only; on a CPU it would make a start take minutes.
+        "enforce_eager": not _has_gpu(),
         "enable_prefix_caching": limits.prefix_caching,
         # The learner's ratio needs what was sampled from: after temperature, top-k and top-p.
         "logprobs_mode": "processed_logprobs",
