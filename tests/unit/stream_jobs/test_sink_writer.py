@@ -1,0 +1,129 @@
+"""What the writer does when the store is away for a while, or for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from schemas.codec import Codec
+from schemas.errors import InvariantError, TransientError
+from schemas.ports import Delivered
+from schemas.topics import TOKENS
+from stream_jobs import sink_writer
+from stream_jobs.core.sink_batches import Batch
+from stream_jobs.core.sink_ranges import Range, Stored, Written
+from stream_jobs.sink_store import Store
+from stream_jobs.sink_writer import Writer
+from tests.support.fake_rollout import context_on
+from tests.support.memory_bus import MemoryBus
+from tests.support.records import commit
+
+P = (TOKENS.name, 0)
+
+
+class ScriptedEngine:
+    """An engine that fails as told, and keeps what it was given."""
+
+    faults: tuple[type[Exception], ...] = (RuntimeError,)
+
+    def __init__(self, *failures: str) -> None:
+        self.failures = list(failures)
+        self.calls: list[tuple[str, str, list[dict[str, Any]]]] = []
+
+    def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
+        token = settings.get("insert_deduplication_token", "")
+        self.calls.append((table, token, data.to_pylist()))
+        if table != "sink_ranges" and self.failures:
+            raise RuntimeError(self.failures.pop(0))
+
+    def run(self, statement: str) -> bytes:
+        raise AssertionError(statement)
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        raise AssertionError(statement, form, parameters)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def batch(first: int, last: int) -> Batch:
+    messages = tuple(
+        Delivered(
+            topic=TOKENS.name, partition=0, offset=offset, timestamp_ms=1, key=None,
+            record=commit(offset),
+        )
+        for offset in range(first, last + 1)
+    )  # fmt: skip
+    return Batch(place=P, range=Range(first, last), messages=messages)
+
+
+async def write(
+    engine: ScriptedEngine, *batches: Batch, stored: Stored | None = None, retry_ms: int = 5_000
+) -> dict[Any, Range]:
+    store = await Store.open(lambda: engine)
+    held = {} if stored is None else {P: stored}
+    writer = Writer(
+        context_on(MemoryBus(partitions=1), "sink-0"), store, Codec.local(), held, retry_ms=retry_ms
+    )
+    try:
+        return await writer.write(batches)
+    finally:
+        await store.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let retries follow at once."""
+    monkeypatch.setattr(sink_writer, "_PAUSE_S", 0.001)
+
+
+async def test_the_range_is_noted_before_its_rows_and_closed_after_them() -> None:
+    engine = ScriptedEngine()
+    await write(engine, batch(0, 2), batch(3, 4))
+    told = [
+        (table, token or f"{rows[0]['state']} {rows[0]['first']}-{rows[0]['last']}")
+        for table, token, rows in engine.calls
+    ]
+    assert told == [
+        ("sink_ranges", "before 0-2"),
+        ("token_commits", f"{TOKENS.name}:0:0-2"),
+        ("sink_ranges", "after 0-2"),
+        ("sink_ranges", "before 3-4"),
+        ("token_commits", f"{TOKENS.name}:0:3-4"),
+        ("sink_ranges", "after 3-4"),
+    ]
+
+
+async def test_an_insert_whose_error_can_pass_is_repeated_with_identical_rows_and_token() -> None:
+    engine = ScriptedEngine("Code: 252. Too many parts", "connection reset")
+    await write(engine, batch(0, 2))
+    inserts = [call for call in engine.calls if call[0] == "token_commits"]
+    assert len(inserts) == 3
+    assert inserts[0] == inserts[1] == inserts[2]
+
+
+async def test_an_insert_that_can_never_succeed_stops_the_sink_with_its_range_still_open() -> None:
+    engine = ScriptedEngine("Code: 16. No such column")
+    with pytest.raises(InvariantError, match="No such column"):
+        await write(engine, batch(0, 2))
+    assert engine.calls[0][2][0]["state"] == Written.BEFORE.value
+    assert [table for table, *_ in engine.calls] == ["sink_ranges", "token_commits"]
+
+
+async def test_a_store_that_stays_away_ends_the_process_once_the_budget_is_spent() -> None:
+    engine = ScriptedEngine(*["connection refused"] * 10_000)
+    async with asyncio.timeout(5):
+        with pytest.raises(TransientError, match="refused"):
+            await write(engine, batch(0, 2), retry_ms=20)
+
+
+async def test_a_batch_behind_an_open_range_is_left_out_until_that_is_settled() -> None:
+    engine = ScriptedEngine()
+    again = await write(
+        engine, batch(10, 12), batch(13, 14), stored=Stored(Range(5, 9), Written.BEFORE)
+    )
+    assert again == {P: Range(5, 9)}
+    assert engine.calls == []
