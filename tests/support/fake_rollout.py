@@ -64,7 +64,7 @@ def context_on(
         producer=bus.producer(),
         consumers=bus.consumers(),
         clock=clock or RealClock(),
-        starts={},
+        starts={topic.name: dict.fromkeys(range(bus.partitions), 0) for topic in topics.ALL},
         secret=b"secret",
         stop=stop or asyncio.Event(),
     )

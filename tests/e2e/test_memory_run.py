@@ -1,0 +1,105 @@
+"""A whole run on the memory bus: every role but the learner is the real one, with the scripted
+engine; nothing but HTTP on loopback leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from environments import worker as environment_worker
+from environments.settings import EnvironmentSettings
+from inference import refresh
+from inference import worker as inference_worker
+from inference.refresh_settings import RefreshSettings
+from schemas import topics
+from schemas.enums import ControlKind, GateOutcome, VerdictCode
+from schemas.ports import Context
+from stream_jobs import assembler, gate, scheduler, task_source
+from stream_jobs.settings import (
+    AssemblerSettings,
+    GateSettings,
+    SchedulerSettings,
+    StreamSettings,
+    TaskSourceSettings,
+)
+from tests.support.fake_rollout import FakeLearner, context_on
+from tests.support.inference_stand import inference_settings
+from tests.support.memory_bus import MemoryBus, only
+from verifier import worker as verifier_worker
+from verifier.settings import VerifierSettings
+
+pytestmark = pytest.mark.timeout(90)
+STEPS = 6
+SOURCE = TaskSourceSettings(
+    group_size=4,
+    streams=(
+        StreamSettings(environment="digits", weight=3),
+        StreamSettings(environment="calculator", weight=1),
+    ),
+    look_ahead_tasks=16,
+    evaluate_every=5,
+)
+SCHEDULER = SchedulerSettings(
+    batch=16, eta=1, group_size=4, max_concurrent=32, steps=STEPS, drain_s=2.0
+)
+
+
+async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy() -> None:
+    bus = MemoryBus(partitions=4)
+    codec = bus.codec
+    contexts: list[Context] = []
+
+    def on(worker: str) -> Context:
+        contexts.append(context_on(bus, worker))
+        return contexts[-1]
+
+    learner = FakeLearner(partitions=4, context=on("learner-0"), batch=16)
+    serving = [
+        inference_worker.run(on("inference-0"), inference_settings()),
+        inference_worker.run(on("inference-1"), inference_settings()),
+        refresh.run(on("refresh-0"), RefreshSettings()),
+        environment_worker.run(on("environment-0"), EnvironmentSettings(drain_s=1.0), codec=codec),
+        verifier_worker.run(on("verifier-0"), VerifierSettings(), codec=codec),
+    ]
+    ending = [
+        task_source.run(on("task-source-0"), SOURCE),
+        scheduler.run(on("scheduler-0"), SCHEDULER, codec=codec),
+        assembler.run(on("assembler-0"), AssemblerSettings(), codec=codec),
+        gate.run(on("gate-0"), GateSettings(), codec=codec),
+        learner.run(),
+    ]
+    servers = [asyncio.create_task(one) for one in serving]
+    try:
+        async with asyncio.timeout(75):
+            await asyncio.gather(*ending)
+    finally:
+        for context in contexts:
+            assert isinstance(context.stop, asyncio.Event)
+            context.stop.set()
+        await asyncio.gather(*servers)
+
+    end = only(e for e in bus.records(topics.CONTROL) if e.kind is ControlKind.END_OF_STREAM)
+    counts = end.counts
+    assert counts["issued"] == sum(
+        counts[name] for name in ("admitted", "dropped", "abandoned", "evaluated")
+    )
+    assert learner.number >= STEPS
+    trajectories = bus.records(topics.TRAJECTORIES)
+    assert max(Counter(one.episode_id for one in trajectories).values()) == 1
+    assert {one.environment for one in trajectories} == {"digits", "calculator"}
+    trained = {span.number for one in trajectories for span in one.spans}
+    assert len(trained) >= 2, "the served version followed"
+    drops = Counter(
+        member.reason
+        for decision in bus.records(topics.GATE_DECISIONS)
+        if not decision.draining
+        for member in decision.members
+        if member.outcome is GateOutcome.DROP
+    )
+    assert not drops, drops
+    codes = {one.code for one in bus.records(topics.VERDICTS)}
+    assert codes <= {VerdictCode.CORRECT, VerdictCode.WRONG_ANSWER, VerdictCode.INVALID_FORMAT}
+    assert bus.records(topics.DEAD_LETTERS) == []
