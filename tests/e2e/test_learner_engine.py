@@ -26,7 +26,7 @@ from learner.settings import LearnerSettings
 from learner.work import MemberWork, MicroWork, TrainWork
 from schemas.ids import episode_id, group_id
 from schemas.packing import crc32c, pack_heavy
-from tests.support.learner_records import RUN, Rollout, heavy_of, random_group
+from tests.support.gated_records import RUN, Rollout, heavy_of, random_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def test_a_shared_prefix_gives_the_log_probs_of_each_trajectory_alone(model: Pat
     rollouts = random_group(3, size=4)
     policy = ActionPolicy(load_model(model))
     together = pack_rows([[member(i, rollout) for i, rollout in enumerate(rollouts)]])
-    logp_N, entropy_N = policy(together)
+    logp, entropies = policy(together)
     causal = load_model(model)
     for index, rollout in enumerate(rollouts):
         ids = torch.tensor([[*rollout.prompt, *rollout.actions]])
@@ -70,9 +70,9 @@ def test_a_shared_prefix_gives_the_log_probs_of_each_trajectory_alone(model: Pat
         expected = torch.log_softmax(logits, -1)
         sampled = expected.gather(1, torch.tensor(rollout.actions)[:, None])[:, 0]
         mine = torch.from_numpy(together.member_N == index)
-        assert torch.allclose(logp_N[mine], sampled, atol=1e-5)
+        assert torch.allclose(logp[mine], sampled, atol=1e-5)
         entropy = -(expected.exp() * expected).sum(-1)
-        assert torch.allclose(entropy_N[mine], entropy, atol=1e-4)
+        assert torch.allclose(entropies[mine], entropy, atol=1e-4)
 
 
 def test_padding_and_row_order_do_not_change_the_log_probs(model: Path) -> None:

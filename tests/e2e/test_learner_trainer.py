@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +19,17 @@ from infra.setup.places import find_places
 from infra.setup.tiny_model import make_tiny_model
 from learner.settings import LearnerSettings, LossSettings
 from learner.trainer import run
-from schemas.enums import ControlKind, LearnerEventKind
+from schemas.enums import ControlKind, DropReason, LearnerEventKind
+from schemas.errors import SettingsError, UnknownOutcomeError
 from schemas.ids import WorkerId
-from schemas.ports import Context
+from schemas.ports import Context, Delivered
 from schemas.records.control_event import ControlEvent
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import LogEnd
+from schemas.rules.lineage import LearnerLog
 from schemas.topics import CONTROL, GATED, LEARNER_STEPS, POLICIES
-from tests.support.learner_records import RUN, GatedLog, random_group, starts_of
-from tests.support.memory_bus import MemoryBus
+from tests.support.gated_records import RUN, GatedLog, random_group, starts_of
+from tests.support.memory_bus import Fault, MemoryBus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -182,3 +187,101 @@ async def test_a_restored_learner_repeats_the_lost_step_and_goes_on_bit_for_bit(
         assert [m.episode_id for m in step.trained] == [
             m.episode_id for m in expected[step.ordinal].trained
         ]
+
+
+class FaultyProducer:
+    """A producer whose acknowledgement of the n-th record of one kind goes wrong."""
+
+    def __init__(self, bus: MemoryBus, kind: LearnerEventKind, nth: int, fault: Fault) -> None:
+        self._bus, self._inner = bus, bus.producer()
+        self._kind, self._left, self._fault = kind, nth, fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def send(self, topic: Any, record: Any, **rest: Any) -> Any:
+        if topic is LEARNER_STEPS and record.kind is self._kind:
+            self._left -= 1
+            if self._left == 0:
+                self._bus.faults.next(self._fault, topic=LEARNER_STEPS)
+        return await self._inner.send(topic, record, **rest)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_LOST, Fault.UNKNOWN_WRITTEN])
+@pytest.mark.parametrize(
+    ("kind", "nth"), [(LearnerEventKind.STEP, 3), (LearnerEventKind.CHECKPOINTED, 1)]
+)
+async def test_a_record_whose_fate_is_unknown_costs_no_trajectory_and_trains_none_twice(
+    tmp_path: Path, model: Path, kind: LearnerEventKind, nth: int, fault: Fault
+) -> None:
+    bus = MemoryBus(partitions=3)
+    log = GatedLog(bus)
+    for ordinal in range(9):
+        log.admit(random_group(ordinal))
+    settings = settings_for(tmp_path, model, send_s=2.0)
+    first = replace(
+        context_of(bus, "learner-0", asyncio.Event()),
+        producer=FaultyProducer(bus, kind, nth, fault),
+    )
+    with pytest.raises(UnknownOutcomeError):
+        await run(first, settings, bus.codec)
+    task = asyncio.create_task(
+        run(context_of(bus, "learner-0", asyncio.Event()), settings, bus.codec)
+    )
+    while not task.done() and not any(
+        event.ordinal == settings.steps for event in steps_of(bus, LearnerEventKind.CHECKPOINTED)
+    ):
+        await asyncio.sleep(0.02)
+    end_stream(bus, admitted=36)
+    await asyncio.wait_for(task, 60)
+
+    learner = LearnerLog()
+    for message in bus.messages(LEARNER_STEPS):
+        assert isinstance(message, Delivered)
+        learner.take(message.offset, message.timestamp_ms, message.record)
+    assert learner.closed is not None
+    assert learner.closed.counts["trained"] == len(learner.trained_surviving) == 32
+    counting = {ref.offset for ref in learner.steps}
+    trained = [
+        member.episode_id
+        for message in bus.messages(LEARNER_STEPS)
+        if isinstance(message, Delivered) and message.offset in counting
+        for member in message.record.trained
+    ]
+    assert len(trained) == len(set(trained)) == 32
+    assert [ref.ordinal for ref in learner.steps] == [1, 2, 3, 4]
+
+
+async def test_stale_trajectories_are_skipped_and_the_rest_is_trained(
+    tmp_path: Path, model: Path
+) -> None:
+    bus = MemoryBus(partitions=2)
+    log = GatedLog(bus)
+    for ordinal in range(6):
+        log.admit(random_group(ordinal))
+    settings = settings_for(tmp_path, model, steps=0, max_lag_steps=1)
+    await learn(bus, settings, "learner-0", lambda: bool(steps_of(bus, LearnerEventKind.SKIPPED)))
+    (skipped,) = steps_of(bus, LearnerEventKind.SKIPPED)
+    assert {(m.reason, m.lag_steps) for m in skipped.skipped} == {(DropReason.LAG, 2)}
+    assert len(skipped.skipped) == 8
+    assert len(steps_of(bus)) == 2
+    (checkpointed,) = steps_of(bus, LearnerEventKind.CHECKPOINTED)
+    assert checkpointed.ordinal == 2
+
+
+async def test_a_checkpoint_of_another_tokenizer_is_refused_by_name(
+    tmp_path: Path, model: Path
+) -> None:
+    bus = MemoryBus(partitions=1)
+    log = GatedLog(bus)
+    for ordinal in range(4):
+        log.admit(random_group(ordinal))
+    settings = settings_for(tmp_path, model, steps=0, checkpoint_every=1)
+    await learn(bus, settings, "learner-0", lambda: len(steps_of(bus)) >= 1)
+    changed = tmp_path / "changed"
+    shutil.copytree(model, changed)
+    tokenizer = changed / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    settings = settings_for(tmp_path, changed, steps=0)
+    with pytest.raises(SettingsError, match="tokenizer"):
+        await run(context_of(bus, "learner-0", asyncio.Event()), settings, bus.codec)

@@ -32,7 +32,7 @@ from schemas.topics import (
     REFRESHES,
     TRAJECTORIES,
 )
-from tests.support.learner_records import (
+from tests.support.gated_records import (
     RUN,
     GatedLog,
     heavy_of,

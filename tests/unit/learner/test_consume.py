@@ -14,7 +14,7 @@ from schemas.errors import InvariantError
 from schemas.ids import Version
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.trajectory import Trajectory
-from tests.support.learner_records import RUN, Rollout, trajectory_of
+from tests.support.gated_records import RUN, Rollout, trajectory_of
 
 NOW_US = 1_000_000_000
 LINEAGE = Lineage(

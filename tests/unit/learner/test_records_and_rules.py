@@ -23,7 +23,7 @@ from schemas.packing import HeavyFields
 from schemas.records.control_event import ControlEvent
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.parts import ChunkRef, PolicySpan, StepRef
-from tests.support.learner_records import RUN, Rollout, heavy_of, trajectory_of
+from tests.support.gated_records import RUN, Rollout, heavy_of, trajectory_of
 
 ROLLOUT = Rollout(
     ordinal=0, member=0, prompt=[7, 8], actions=[9, 10, 11], logprobs=[-1.0, -0.5, 0.0], reward=1.0
