@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 OWNER = "SLUICE_ENGINE_OWNER"
@@ -35,7 +36,8 @@ class Reaper:
             env=environ,
             start_new_session=True,
         )
-        # Set after the reaper was started, which must not belong to itself.
+        # Both must not be ended with the rest: the reaper, and the tracker that this process keeps.
+        resource_tracker.ensure_running()
         os.environ[OWNER] = self.token
 
     def close(self) -> None:
