@@ -294,10 +294,14 @@ class Engine:
 
     def export(self, folder: Path) -> None:
         """Write the weights as bf16 safetensors with the model's configuration; rank 0 only."""
-        state = {
-            name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
-            for name, tensor in self.model.state_dict().items()
-        }
+        # Tied tensors stay one tensor, so that `save_pretrained` writes them once, as they were read.
+        converted: dict[int, torch.Tensor] = {}
+        state: dict[str, torch.Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            if tensor.data_ptr() not in converted:
+                halved = tensor.detach().to("cpu", torch.bfloat16).contiguous()
+                converted[tensor.data_ptr()] = halved
+            state[name] = converted[tensor.data_ptr()]
         kept = self.model.config.dtype
         self.model.config.dtype = torch.bfloat16
         try:
