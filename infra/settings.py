@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from environments.settings import EnvironmentSettings
 from inference.refresh_settings import RefreshSettings
 from inference.settings import InferenceSettings
 from learner.settings import LearnerSettings
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from stream_jobs.sink_settings import LagAgeSettings, SinkSettings
-
-from environments.settings import EnvironmentSettings
 from schemas.errors import SettingsError
 from stream_jobs.settings import (
     AssemblerSettings,
@@ -28,6 +27,7 @@ from stream_jobs.settings import (
     SchedulerSettings,
     TaskSourceSettings,
 )
+from stream_jobs.sink_settings import LagAgeSettings, SinkSettings
 from verifier.settings import VerifierSettings
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")

@@ -294,7 +294,7 @@ class Engine:
 
     def export(self, folder: Path) -> None:
         """Write the weights as bf16 safetensors with the model's configuration; rank 0 only."""
-        # Tied tensors stay one tensor, so that `save_pretrained` writes them once, as they were read.
+        # Tied tensors stay one tensor, so that `save_pretrained` writes them once, as it read them.
         converted: dict[int, torch.Tensor] = {}
         state: dict[str, torch.Tensor] = {}
         for name, tensor in self.model.state_dict().items():

@@ -30,7 +30,8 @@ def step(
     trained = tuple(
         TrainedMember(
             episode_id=EpisodeId(f"run.{i}.0"), group_id=GroupId(group), partition=0, offset=i,
-            environment="arithmetic", reward=reward, kept_tokens=10, action_tokens=10, lag_steps=ordinal % 2,
+            environment="arithmetic", reward=reward, kept_tokens=10, action_tokens=10,
+            lag_steps=ordinal % 2,
         )
         for i, (group, reward) in enumerate(rewards.items())
     )  # fmt: skip
