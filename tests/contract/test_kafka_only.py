@@ -78,6 +78,18 @@ def kill(settings: PlatformSettings, pid: int) -> None:
         time.sleep(0.05)
 
 
+def freeze(pid: int) -> None:
+    """Stop the broker, and wait until every one of its threads stands."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 20
+    while any(
+        (task / "stat").read_text().rpartition(") ")[2][0] != "T"
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 async def test_a_bus_that_is_not_there_is_named_with_a_hint_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(BusUnreachableError, match=r"127\.0\.0\.1:1:") as refused:
@@ -121,7 +133,7 @@ async def test_a_record_behind_a_broker_that_stands_still_is_unknown_and_lands_l
     consumers = consumers_at(bootstrap)
     acked = await producer.send(TOKENS, commit(0), deadline=within(10_000))
     assert acked.offset is not None
-    os.kill(pid, signal.SIGSTOP)
+    await asyncio.to_thread(freeze, pid)
     pending = producer.offer(TOKENS, commit(1))
     with pytest.raises(UnknownOutcomeError):
         await producer.send(TOKENS, commit(2), deadline=within(1_000))
