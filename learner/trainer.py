@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from learner.bus import LearnerBus
-from learner.checkpoints import Checkpoints, positions_of
+from learner.canary import Canary, no_canary
+from learner.checkpoints import Checkpoints
 from learner.core.consume import Chosen, Consumption
 from learner.core.loss_registry import bind
-from learner.core.rejected import pack_rejected
 from learner.core.restore import Choice
-from learner.core.run_state import compare
 from learner.core.staleness import Bounds, LagRule, Lineage
+from learner.events import Made, append_closed, put_rejected, restored_event, step_event
 from learner.intake import Intake
 from learner.payloads import PayloadFetcher
 from learner.phases import Phases
@@ -38,22 +37,15 @@ from producers.presence import Presence
 from schemas.codec import Codec
 from schemas.enums import LearnerEventKind, Role, WorkerStatus
 from schemas.errors import TransientError
-from schemas.ids import GroupId, Version
+from schemas.ids import Version
 from schemas.ports import Context
-from schemas.records.parts import ChunkRef, SkippedMember, StepRef
+from schemas.records.parts import SkippedMember, StepRef
 from schemas.topics import GATED
 
 _LOG = logging.getLogger("sluice.learner")
 _POLL_S = 0.25
 _SKIPPED_PER_RECORD = 500
 _START = Version(0, 0)
-
-Canary: TypeAlias = Callable[[Choice], Awaitable[str]]
-
-
-async def no_canary(choice: Choice) -> str:
-    """Return what Restored says of the canary when none is set up."""
-    return "" if choice.folder is None else "not run"
 
 
 async def run(
@@ -172,32 +164,11 @@ class Trainer:
         self._intake = Intake(self._context, self._settings, self._codec, consumption, judged_by)
 
     async def _append_restored(self, choice: Choice, canary: str) -> None:
-        parent = self.version
-        restored: tuple[StepRef, ...] = ()
-        if choice.folder is not None:
-            restored = (
-                StepRef(
-                    epoch=parent.epoch,
-                    number=parent.number,
-                    ordinal=self._ordinal,
-                    offset=choice.record_offset,
-                ),
-            )
-        await self._bus.append(
-            self._bus.event(
-                LearnerEventKind.RESTORED,
-                number=parent.number,
-                ordinal=self._ordinal,
-                parent_epoch=parent.epoch,
-                parent_number=parent.number,
-                policy_digest=self._digest,
-                adopted=choice.adopted,
-                restored=restored,
-                checkpoint_id=choice.folder.name if choice.folder else "",
-                positions=positions_of(self._intake.consumption),
-                canary=canary,
-            )
+        made = Made(
+            version=self.version, ordinal=self._ordinal, parent=self.version, digest=self._digest
         )
+        consumption = self._intake.consumption
+        await self._bus.append(restored_event(self._bus, choice, made, consumption, canary))
 
     async def _announce_start(self) -> None:
         """Publish the starting weights unless they are, and the restored version if its record is
@@ -365,48 +336,21 @@ class Trainer:
         parent: Version,
         written: Written | None,
     ) -> int:
-        told = outcome.account
         consumption = self._intake.consumption
-        lists: tuple[ChunkRef, ...] = ()
-        if told.rejected:
-            lists = await self._bus.put_list(
-                pack_rejected(told.rejected),
-                episode=told.members[0].episode_id,
-                group=GroupId(told.members[0].group_id),
-            )
-        metrics = dict(told.metrics) | {
-            "gradient_norm": outcome.gradient_norm,
-            "learning_rate_ratio": outcome.learning_rate,
-            "computed_tokens": float(outcome.computed_tokens),
-            "shared_memory_bytes": float(outcome.bytes_shared),
-            "waiting_trajectories": float(consumption.waiting),
-            "clock_skew_records": float(consumption.clock_skews),
-        }
-        event = self._bus.event(
-            LearnerEventKind.STEP,
-            number=version.number,
+        made = Made(
+            version=version,
             ordinal=ordinal,
-            parent_epoch=parent.epoch,
-            parent_number=parent.number,
-            policy_digest=written.digest if written else "",
-            trained=told.members,
-            repeats=consumption.take_repeats(),
-            positions=positions_of(consumption),
-            id_lists=lists,
-            loss_name=self._loss_name,
-            losses={self._loss_name: float(outcome.loss)},
-            metrics=metrics,
-            phases_us=self._phases.take(now_us=self._context.clock.now_us()),
-            action_tokens=told.action_tokens,
-            kept_tokens=told.kept_tokens,
-            rejected_low=told.rejected_low,
-            rejected_high=told.rejected_high,
+            parent=parent,
+            digest=written.digest if written else "",
         )
+        lists = await put_rejected(self._bus, outcome)
+        phases_us = self._phases.take(now_us=self._context.clock.now_us())
+        event = step_event(self._bus, outcome, made, consumption, self._loss_name, lists, phases_us)
         _LOG.info(
             "update %d: version %s, reward %.3f, loss %.4f, gradient norm %.3f",
             ordinal,
             version,
-            metrics["reward_mean_reward"],
+            event.metrics["reward_mean_reward"],
             outcome.loss,
             outcome.gradient_norm,
         )
@@ -428,36 +372,23 @@ class Trainer:
         _LOG.info("checkpoint %s covers update %d", name, self._ordinal)
 
     async def _close_run(self) -> bool:
-        """Read to the end of the stream, compare counts and write Closed; False while it is still
-        open.
-        """
+        """Close the run when its stream has ended; return False while it is still open."""
         end = self._bus.control.end
         if end is None:
             _, skipped = await self._intake.poll(timeout_s=_POLL_S)
             await self._skip(skipped)
-            await self._checkpoint_if_new()
             return False
         ends = {one.partition: one.offset for one in end.ends if one.topic == GATED.name}
         waiting = self._bus.deadline("the end of gated", budget_s=self._settings.start_s)
         await self._skip(await self._intake.read_to(ends, deadline=waiting))
-        log = self._bus.log
-        compared = compare(
+        await append_closed(
+            self._bus,
             end,
-            trained=log.trained.keys(),
-            skipped=log.skipped.keys(),
             waiting=self._intake.consumption.waiting_episodes(),
+            version=self.version,
+            ordinal=self._ordinal,
+            digest=self._digest,
         )
-        await self._bus.append(
-            self._bus.event(
-                LearnerEventKind.CLOSED,
-                number=self.version.number,
-                ordinal=self._ordinal,
-                policy_digest=self._digest,
-                counts=compared.counts,
-                detail=f"{len(compared.untrained)} admitted and untrained",
-            )
-        )
-        _LOG.info("the run is closed: %s", dict(compared.counts))
         return True
 
     async def close(self) -> None:
