@@ -90,17 +90,16 @@ class Trainer:
         self._segments = Segments(context.run_id)
         self._phases = Phases("start", now_us=context.clock.now_us())
         self._fetcher = PayloadFetcher(context)
-        loss = ranks.loss
         self._stepper = Stepper(
             settings,
-            loss,
+            ranks.loss,
             ranks,
             self._fetcher,
             self._segments,
             phases=self._phases,
             now_us=context.clock.now_us,
         )
-        self._loss_name = loss.spec.name
+        self._loss_name = ranks.loss.spec.name
         self._bounds = Bounds(
             lag_steps_max=settings.max_lag_steps,
             age_ms_max=int(1000 * settings.max_age_s),
