@@ -13,14 +13,16 @@ from schemas.errors import TransientError
 
 def test_it_is_full_by_records_or_by_bytes_and_has_space_again_when_taken_from() -> None:
     mailbox: Mailbox[int] = Mailbox(records_max=3, bytes_max=100)
+    filled = []
     mailbox.put([1, 2], 10)
-    assert not mailbox.is_full
+    filled.append(mailbox.is_full)
     mailbox.put([3], 10)
     assert not mailbox.wait_for_space(0.001)
     assert mailbox.take() == [1, 2]
     assert mailbox.wait_for_space(0.001)
     mailbox.put([4], 95)
-    assert mailbox.is_full
+    filled.append(mailbox.is_full)
+    assert filled == [False, True]
     assert [mailbox.take(), mailbox.take(), mailbox.take()] == [[3], [4], ()]
 
 
