@@ -48,7 +48,7 @@ class RunSection(BaseModel):
         0,
         ge=0,
         lt=2**31,
-        description="Seed of the task stream, the packing and the scripted engine. No unit.",
+        description="Seed of the task stream and of the learner's draws. No unit.",
     )
     steps: int = Field(20, ge=1, description="Budget. Unit: optimiser updates.")
     minutes_max: float = Field(

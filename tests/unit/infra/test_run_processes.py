@@ -1,0 +1,85 @@
+"""The processes of a run: started again within a bound, stopped within a bound."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.run import processes as module
+from infra.run.processes import Part, Processes
+from schemas.errors import SettingsError, TransientError
+
+LIMIT_S = 10.0
+
+
+def parts_running(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts_max: int = 2
+) -> Processes:
+    """A run of one part that executes `code` in place of a role."""
+    fake = tmp_path / "python"
+    fake.write_text(f"#!{sys.executable}\n{code}\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(module.sys, "executable", str(fake))
+    monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.01)
+    found = Processes(
+        [Part(role="gate", index=0)], run_folder=tmp_path, logs=tmp_path, restarts_max=restarts_max,
+        environment=os.environ,
+    )  # fmt: skip
+    found.start()
+    return found
+
+
+def until(holds: Callable[[], object]) -> None:
+    ends = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_a_part_that_dies_is_started_again_until_its_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running(
+        "print('last words', flush=True); raise SystemExit(7)", tmp_path, monkeypatch
+    )
+    with pytest.raises(TransientError, match=r"died 3 times, last with code 7:\n(last words\n?)+"):
+        until(lambda: found.watch() and False)
+    assert found.restarts == 2
+
+
+def test_wrong_settings_end_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running("raise SystemExit(2)", tmp_path, monkeypatch)
+    with pytest.raises(SettingsError, match="gate-0 refused to start"):
+        until(lambda: found.watch() and False)
+    assert found.restarts == 0
+
+
+def test_a_part_that_ends_well_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running("raise SystemExit(0)", tmp_path, monkeypatch)
+    until(lambda: found.watch() == [] and found.pid("gate-0") is None)
+    assert found.watch() == []
+    assert found.restarts == 0
+
+
+def test_a_part_that_does_not_listen_is_killed_after_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)"
+    )
+    found = parts_running(code, tmp_path, monkeypatch)
+    until(lambda: "up" in found.last_words("gate-0"))
+    assert found.stop(budget_s=0.2) == ["gate-0"]
+    assert found.pid("gate-0") is None
