@@ -26,7 +26,8 @@ from learner.core.losses import Denominator, LossInputs
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
 from learner.settings import Device, LearnerSettings, Precision, Schedule
-from schemas.errors import Boundary, InvariantError, SettingsError
+from learner.weights import load_model, write_weights
+from schemas.errors import Boundary, InvariantError
 
 Rows: TypeAlias = Sequence[Sequence[Member]]
 Loader: TypeAlias = Callable[[], Rows]
@@ -79,28 +80,6 @@ def resolve_precision(settings: LearnerSettings) -> Precision:
         return settings.precision
     fits = bf16_in_hardware(settings.device)
     return Precision.BF16_AUTOCAST if fits else Precision.FLOAT32
-
-
-def load_model(path: Path) -> Any:
-    """Return the model in float32; raise SettingsError when the folder holds none."""
-    from transformers import AutoModelForCausalLM
-
-    if not (path / "config.json").is_file():
-        raise SettingsError(
-            f"no model in {path}: config.json is missing",
-            boundary=Boundary.STORE,
-            hint="run `make setup`, or correct learner.model_path",
-        )
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
-        )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise SettingsError(
-            f"the model in {path} cannot be loaded: {error}",
-            boundary=Boundary.STORE,
-            hint="the folder is damaged; make it anew",
-        ) from error
 
 
 def _configuration(settings: LearnerSettings) -> dict[str, Any]:
@@ -294,20 +273,7 @@ class Engine:
 
     def export(self, folder: Path) -> None:
         """Write the weights as bf16 safetensors with the model's configuration; rank 0 only."""
-        # Tied tensors stay one tensor, so that `save_pretrained` writes them once, as it read them.
-        converted: dict[int, torch.Tensor] = {}
-        state: dict[str, torch.Tensor] = {}
-        for name, tensor in self.model.state_dict().items():
-            if tensor.data_ptr() not in converted:
-                halved = tensor.detach().to("cpu", torch.bfloat16).contiguous()
-                converted[tensor.data_ptr()] = halved
-            state[name] = converted[tensor.data_ptr()]
-        kept = self.model.config.dtype
-        self.model.config.dtype = torch.bfloat16
-        try:
-            self.model.save_pretrained(folder, state_dict=state, safe_serialization=True)
-        finally:
-            self.model.config.dtype = kept
+        write_weights(self.model, folder)
 
     def save(self, folder: Path) -> None:
         """Write weights, optimiser and random states of every rank under `folder`."""

@@ -11,18 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
 from infra.setup.tiny_model import make_tiny_model
 from learner.core.loss_registry import bind
 from learner.core.packing import Item, pack
-from learner.engine import load_model
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
 from learner.ranks import Ranks
 from learner.segments import Segments
 from learner.settings import LearnerSettings
+from learner.weights import load_model, write_weights
 from learner.work import MemberWork, MicroWork, TrainWork
 from schemas.ids import episode_id, group_id
 from schemas.packing import crc32c, pack_heavy
@@ -73,6 +74,19 @@ def test_a_shared_prefix_gives_the_log_probs_of_each_trajectory_alone(model: Pat
         assert torch.allclose(logp[mine], sampled, atol=1e-5)
         entropy = -(expected.exp() * expected).sum(-1)
         assert torch.allclose(entropies[mine], entropy, atol=1e-4)
+
+
+def test_a_tied_model_is_exported_with_exactly_the_tensors_it_was_read_from(
+    model: Path, tmp_path: Path
+) -> None:
+    causal = load_model(model)
+    write_weights(causal, tmp_path / "version")
+    with safe_open(model / "model.safetensors", "pt") as before:
+        expected = sorted(before.keys())
+    with safe_open(tmp_path / "version" / "model.safetensors", "pt") as after:
+        assert sorted(after.keys()) == expected
+    again = load_model(tmp_path / "version")
+    assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
 
 
 def test_padding_and_row_order_do_not_change_the_log_probs(model: Path) -> None:
