@@ -51,6 +51,10 @@ _PROBE_S = 1.0
 _PURGE_POLLS = 20
 _DEAD_POLL_S = 0.05
 _JOIN_S = 5.0
+# Under load a short rest gathers more acknowledgements into one wake-up of the loop.
+_BUSY_SETTLED = 100
+_REST_S = 0.002
+_new = tuple.__new__
 
 
 class KafkaProducer:
@@ -175,7 +179,7 @@ class KafkaProducer:
         route = self._routes[topic.name] = _Route(
             lane=lane,
             produce=lane.client.produce,
-            topic=topic.name,
+            settled=lane.settled,
             full=self._names[topic.name],
             hashed=topic.key if topic.by_group is None else topic.by_group,
             partitions=self._partitions[topic.name],
@@ -239,28 +243,29 @@ class _Ticket(asyncio.Future[Acknowledgement]):
         """Keep the outcome for the loop. Runs on the poll thread; the message, which holds the
         payload, is not kept.
         """
-        lane = self.route.lane
+        route = self.route
         if error is None:
             offset = message.offset()
-            self.outcome = Acked(self.partition, offset if offset >= 0 else None)
-            lane.acked_topics.add(self.route.topic)
+            self.outcome = _new(Acked, (self.partition, offset if offset >= 0 else None))
+            route.was_acked = True
         else:
-            known = self.route.topic in lane.acked_topics
+            known = route.was_acked
             self.outcome = outcome_of(error.name(), error.str(), was_acked_before=known)
-        lane.settled.append(self)
+        route.settled.append(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Route:
-    """What sending to a topic needs, looked up once."""
+    """What sending to a topic needs, looked up once, and whether it was ever acknowledged."""
 
     lane: _Lane
+    settled: list[_Ticket]
     produce: Callable[..., None]
-    topic: str
     full: str
     hashed: Callable[[Any], str]
     partitions: int
     bytes_max: int
+    was_acked: bool = False
 
 
 class _Lane:
@@ -275,7 +280,6 @@ class _Lane:
         self.dead = ""
         self._is_retired = False
         self.settled: list[_Ticket] = []
-        self.acked_topics: set[str] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.client = Client(
             {**config, "error_cb": self._complained, "stats_cb": self._measured, "logger": _log}
@@ -311,7 +315,8 @@ class _Lane:
                 self.client.poll(_POLL_S)
             except KafkaException as error:
                 self._die(_words(error.args[0]))
-            self._hand_over()
+            if self._hand_over() >= _BUSY_SETTLED:
+                time.sleep(_REST_S)
         self._drain()
 
     def _drain(self) -> None:
@@ -333,10 +338,12 @@ class _Lane:
         # The library raises the same error at every poll from now on.
         time.sleep(_DEAD_POLL_S)
 
-    def _hand_over(self) -> None:
-        if self.settled:
-            settled, self.settled = self.settled, []
+    def _hand_over(self) -> int:
+        settled = self.settled.copy()
+        self.settled.clear()
+        if settled:
             self._on_loop(lambda: self._settle(settled))
+        return len(settled)
 
     def _on_loop(self, call: Callable[[], object]) -> None:
         if self.loop is not None:

@@ -223,7 +223,7 @@ async def test_a_fatal_error_leaves_all_in_flight_unknown_and_the_producer_dead_
 ) -> None:
     producer = producer_at(local_platform.bootstrap, shared_prefix)
     await producer.send(TOKENS, commit(0), deadline=within(10_000))
-    (lane,) = (one for one in producer._lanes.values() if one.in_flight or one.acked_topics)
+    lane = producer._lane(TOKENS)
     make_fatal(lane.client)
     offers = [producer.offer(TOKENS, commit(seq)) for seq in range(1, 4)]
     outcomes = [await asyncio.wait_for(offer, 10) for offer in offers]
