@@ -23,8 +23,8 @@ torch.distributed.destroy_process_group()
 
 
 def extensions_stamp(places: Places) -> Path:
-    """One stamp per environment: an environment at another path builds the operation again."""
-    return places.torch_extensions / f".sluice-{places.venv_key}"
+    """Says that the operation of this environment is compiled."""
+    return places.torch_extensions / ".sluice-complete"
 
 
 def learner_environ(places: Places) -> dict[str, str]:

@@ -112,8 +112,11 @@ class Places:
 
     @property
     def torch_extensions(self) -> Path:
-        """Compiled C++ operations of DeepSpeed; goes into TORCH_EXTENSIONS_DIR."""
-        return self.home / "torch_extensions"
+        """Compiled C++ operations of DeepSpeed; goes into TORCH_EXTENSIONS_DIR.
+
+        One folder per environment: two that share one would compile it again at each change.
+        """
+        return self.home / "torch_extensions" / self.venv_key
 
     @property
     def local_data(self) -> Path:
