@@ -133,9 +133,10 @@ class InferenceSettings(BaseModel):
         default=1.0, gt=0.0, le=4096.0, description="memory for the KV cache"
     )
     dtype: str = Field(
-        default="bfloat16",
-        pattern="^(bfloat16|float16|float32)$",
-        description="number format of weights",
+        default="auto",
+        pattern="^(auto|bfloat16|float16|float32)$",
+        description="number format of weights and KV; auto: bfloat16 where the hardware multiplies "
+        "it, else float32",
     )
     refresh_timeout_s: float = Field(
         default=120.0, gt=0.0, le=3600.0, description="budget of one change of weights"

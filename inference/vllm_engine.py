@@ -18,6 +18,7 @@ from typing import Any
 
 from inference.engine import EngineDelta, EngineSpan, GenerateRequest, SwapReport
 from inference.model_files import check_model_folder, check_same_tensors
+from inference.number_format import with_dtype
 from inference.settings import InferenceSettings
 from inference.vllm_reaper import Reaper
 from inference.vllm_start import check_memory, import_vllm, translated
@@ -52,7 +53,7 @@ class VllmEngine:
     """Implements `inference.engine.Engine` with one AsyncLLM and its processes."""
 
     def __init__(self, settings: InferenceSettings) -> None:
-        self._settings = settings
+        self._settings = with_dtype(settings)
         self._folder = Path(settings.model_path).expanduser()
         self._llm: Any = None
         self._vllm: Any = None
