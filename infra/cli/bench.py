@@ -13,7 +13,12 @@ import click
 from infra.cli.output import json_option, show_json, show_table
 
 # name -> module with `run() -> list[dict]`, each {name, value, unit, goal, conditions}.
-BENCHES: dict[str, str] = {}
+BENCHES: dict[str, str] = {
+    "codec": "benchmarks.codec",
+    "assembler": "benchmarks.assembler",
+    "wal": "benchmarks.wal",
+    "decode": "benchmarks.decode_ratio",
+}
 
 
 @click.command()

@@ -1,0 +1,81 @@
+"""A Kafka of its own for a measurement: one broker in a temporary folder, topics, and the doors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.kafka import KafkaConsumers
+from consumers.settings import ConsumerSettings
+from infra.clock import MachineClock
+from infra.platform.commands import down, up
+from infra.platform.ports import free_ports
+from infra.platform.settings import PlatformSettings
+from infra.setup.places import find_places
+from infra.topic_admin import create_topics
+from producers.kafka import KafkaProducer
+from producers.settings import ProducerSettings
+from schemas.codec import Codec
+from schemas.ids import RunId, WorkerId
+from schemas.ports import Context
+from schemas.topics import ALL, PARTITIONS_DEFAULT
+
+RUN = RunId("0190a0b0-1234-7abc-8def-0123456789ab")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A running broker with the topics of one measurement."""
+
+    bootstrap: str
+    prefix: str
+
+    def context(self, worker: str) -> Context:
+        """Return the context of one worker process; its producer is the caller's to close."""
+        codec, clock = Codec.local(), MachineClock()
+        producer = KafkaProducer(
+            ProducerSettings(bootstrap=self.bootstrap, prefix=self.prefix, client_id=worker),
+            codec,
+            clock,
+        )
+        consumers = KafkaConsumers(
+            ConsumerSettings(bootstrap=self.bootstrap, prefix=self.prefix, client_id=worker), codec
+        )
+        return Context(
+            run_id=RUN,
+            worker_id=WorkerId(worker),
+            incarnation=f"{worker}-1",
+            producer=producer,
+            consumers=consumers,
+            clock=clock,
+            starts={topic.name: dict.fromkeys(range(PARTITIONS_DEFAULT), 0) for topic in ALL},
+            secret=b"a secret of this measurement",
+            stop=asyncio.Event(),
+        )
+
+
+@contextmanager
+def own_broker() -> Iterator[Broker]:
+    """Start a broker on free ports, create all topics, and stop it afterwards."""
+    first, second, third, controller, registry, management = free_ports(6)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as data:
+        settings = PlatformSettings(
+            data=Path(data),
+            broker_ports=(first, second, third),
+            controller_port=controller,
+            registry_port=registry,
+            registry_management_port=management,
+        )
+        try:
+            bootstrap = up(settings, find_places(os.environ)).status.bootstrap
+            prefix = f"bench-{uuid.uuid4().hex[:8]}"
+            create_topics(bootstrap, prefix=prefix, partitions=PARTITIONS_DEFAULT)
+            yield Broker(bootstrap=bootstrap, prefix=prefix)
+        finally:
+            down(settings)

@@ -1,0 +1,187 @@
+"""What the token WAL costs vLLM: decode with every token committed to Kafka, beside vLLM alone.
+
+Blocks of 32 sequences, paired and in turn: one arm asks the engine directly, the other the
+gateway's sessions, whose turns end when their last commit is durable. The broker runs in both arms.
+Prints a list of {name, value, unit, goal, conditions}: `python -m benchmarks.decode_ratio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from typing import Any
+
+from scipy import stats
+
+from benchmarks.broker import RUN, own_broker
+from inference.engine import Engine, GenerateRequest
+from inference.generation import Generation
+from inference.service import InferenceService
+from inference.settings import InferenceSettings
+from inference.tokenizer import ModelTokenizer
+from inference.turn import TurnSpec
+from inference.vllm_engine import VllmEngine
+from inference.wal_stream import Draft
+from inference.wal_writer import OpenRequest
+from infra.setup.places import find_places
+from schemas.deadline import Deadline
+from schemas.enums import TokenKind
+from schemas.ids import episode_id
+from schemas.ports import Context
+
+GOAL = 0.97
+SEQUENCES = 32
+TOKENS = 48
+PAIRS = 22
+QUESTION = "Explain in simple words how a bicycle keeps its balance while it moves."
+_BUDGET_MS = 180_000
+
+
+class Arms:
+    """Both ways of decoding one block; each gives tokens a second."""
+
+    def __init__(
+        self,
+        context: Context,
+        service: InferenceService,
+        engine: Engine,
+        prompt: tuple[int, ...],
+    ) -> None:
+        self._context = context
+        self._engine = engine
+        self._service = service
+        self._prompt = prompt
+        self._ordinal = 0
+
+    async def alone(self) -> float:
+        """Decode a block with the engine alone."""
+        self._ordinal += 1
+        began = time.perf_counter()
+        counts = await asyncio.gather(*(self._ask(k) for k in range(SEQUENCES)))
+        return sum(counts) / (time.perf_counter() - began)
+
+    async def _ask(self, member: int) -> int:
+        request = GenerateRequest(
+            request_id=f"alone-{self._ordinal}-{member}",
+            prompt_ids=self._prompt,
+            tokens_max=TOKENS,
+        )
+        return sum([len(d.token_ids) async for d in self._engine.generate(request)])
+
+    async def with_wal(self) -> float:
+        """Decode a block; a turn ends when its last commit is durable."""
+        self._ordinal += 1
+        sessions = [await self._open(k) for k in range(SEQUENCES)]
+        began = time.perf_counter()
+        turns = [self._start(session) for session in sessions]
+        counts = await asyncio.gather(*(self._follow(turn) for turn in turns))
+        return sum(counts) / (time.perf_counter() - began)
+
+    async def _open(self, member: int) -> Any:
+        request = OpenRequest(
+            episode_id=episode_id(RUN, self._ordinal, member),
+            attempt=1,
+            fence_number=1,
+            tokens_floor=-1,
+            is_first=True,
+        )
+        return await self._service.sessions.open(request, deadline=self._deadline())
+
+    def _start(self, session: Any) -> Generation:
+        now_us = self._context.clock.now_us()
+        session.stream.append(Draft(kind=TokenKind.PROMPT, turn=0, ids=self._prompt), None)
+        spec = TurnSpec(
+            turn=0,
+            branch=0,
+            start=len(self._prompt),
+            prompt_ids=self._prompt,
+            resumed=(),
+            tokens_max=TOKENS,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            stop_ids=(),
+            requested_us=now_us,
+            planned_us=now_us,
+        )
+        return self._service.sessions.start(session, spec, deadline=self._deadline())
+
+    async def _follow(self, turn: Generation) -> int:
+        return sum([len(piece.ids) async for piece in turn.follow()])
+
+    def _deadline(self) -> Deadline:
+        now_ms = self._context.clock.monotonic_ms()
+        return Deadline.after(_BUDGET_MS, now_ms=now_ms, waiting_for="a block of the measurement")
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of paired ratios and its 95 % interval (t, on logarithms)."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    spread = statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = float(stats.t.ppf(0.975, len(logs) - 1)) * spread
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+async def _measure(context: Context, *, pairs: int) -> tuple[list[float], list[float]]:
+    folder = find_places(os.environ).model
+    settings = InferenceSettings(
+        model_path=str(folder), context_max=1024, dtype="bfloat16", inflight_max=SEQUENCES
+    )
+    tokenizer, engine = ModelTokenizer(folder), VllmEngine(settings)
+    service = InferenceService(
+        context,
+        settings,
+        engine=engine,
+        tokenizer=tokenizer,
+        observe=lambda *_, **__: None,
+    )
+    await service.keeper.start()
+    try:
+        arms = Arms(context, service, engine, tuple(tokenizer.encode(QUESTION)))
+        await arms.alone()
+        await arms.with_wal()
+        alone, logged = [], []
+        for pair in range(pairs):
+            # The order alternates, so that a drift of the machine falls on both arms alike.
+            if pair % 2:
+                logged.append(await arms.with_wal())
+                alone.append(await arms.alone())
+            else:
+                alone.append(await arms.alone())
+                logged.append(await arms.with_wal())
+        return alone, logged
+    finally:
+        await service.drain()
+
+
+def run(*, pairs: int = PAIRS) -> list[dict[str, Any]]:
+    """Measure; the value is the geometric mean of the paired ratios."""
+
+    async def inside() -> tuple[list[float], list[float]]:
+        return await _measure(broker.context("inference-1"), pairs=pairs)
+
+    with own_broker() as broker:
+        alone, logged = asyncio.run(inside())
+    mean, low, high = interval([b / a for a, b in zip(alone, logged, strict=True)])
+    return [
+        {
+            "name": "decode_ratio",
+            "value": round(mean, 4),
+            "unit": "ratio",
+            "goal": GOAL,
+            "conditions": f"{os.cpu_count()} {platform.machine()} cores, SmolLM2-135M bf16, "
+            f"{SEQUENCES} sequences of {TOKENS} tokens, {pairs} paired blocks, 95 % interval "
+            f"{low:.3f} to {high:.3f}; medians {statistics.median(logged):.0f} tokens/s with the "
+            f"WAL, {statistics.median(alone):.0f} alone",
+        }
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(), indent=2))
