@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from vllm.config import set_current_vllm_config
 
+import inference.vllm_patient  # noqa: F401  the worker waits as the engine core does
+
 EXTENSION = "inference.vllm_extension.PolicyLoader"
 _ROWS = 4
 _TOLERANCE = 0.02

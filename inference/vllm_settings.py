@@ -16,6 +16,11 @@ class VllmSettings(BaseModel):
         le=1024,
         description="CPU threads of the model, not bound to cores; 0 binds one to each core",
     )
+    spins: bool = Field(
+        default=True,
+        description="vLLM's processes wait for one another on the processor instead of asleep: "
+        "for CPU machines with idle cores; always so on a GPU",
+    )
     batched_tokens_max: int = Field(
         default=2048, ge=64, le=1_000_000, description="tokens computed in one engine step"
     )

@@ -17,6 +17,8 @@ from schemas.errors import Boundary, SettingsError, SluiceError, TransientError
 _GIB = 1 << 30
 _PROCESSES_BYTES = 4 * _GIB
 """Front, engine core and worker without weights and KV, as seen on Linux: 1.0 + 1.0 + 1.6 GiB."""
+_PATIENT = "SLUICE_ENGINE_PATIENT"
+_PATIENT_SCHEDULER = "inference.vllm_patient.PatientScheduler"
 _NUMBER_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -84,6 +86,8 @@ def environment(settings: InferenceSettings) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "HF_HUB_OFFLINE": "1",
     }
+    if not _spins(settings):
+        variables[_PATIENT] = "1"
     if settings.vllm.threads:
         # Unbound threads leave it to the kernel to share the cores with a learner.
         variables |= {
@@ -98,7 +102,8 @@ def environment(settings: InferenceSettings) -> dict[str, str]:
 def arguments(folder: Path, settings: InferenceSettings) -> dict[str, Any]:
     """Return the engine arguments for a model folder."""
     limits: VllmSettings = settings.vllm
-    return {
+    patient = {} if _spins(settings) else {"scheduler_cls": _PATIENT_SCHEDULER}
+    return patient | {
         "model": str(folder),
         "skip_tokenizer_init": True,
         "max_model_len": settings.context_max,
@@ -179,6 +184,10 @@ def translated(error: BaseException, what: str) -> SluiceError:
     return TransientError(
         text, boundary=Boundary.ENGINE, hint="the worker's log has vLLM's own words above this"
     )
+
+
+def _spins(settings: InferenceSettings) -> bool:
+    return settings.vllm.spins or _has_gpu()
 
 
 def _has_gpu() -> bool:
