@@ -130,9 +130,7 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 async def _measure(context: Context, *, pairs: int) -> tuple[list[float], list[float]]:
     folder = find_places(os.environ).model
-    settings = InferenceSettings(
-        model_path=str(folder), context_max=1024, dtype="bfloat16", inflight_max=SEQUENCES
-    )
+    settings = InferenceSettings(model_path=str(folder), context_max=1024, inflight_max=SEQUENCES)
     tokenizer, engine = ModelTokenizer(folder), VllmEngine(settings)
     service = InferenceService(
         context,
@@ -175,7 +173,7 @@ def run(*, pairs: int = PAIRS) -> list[dict[str, Any]]:
             "value": round(mean, 4),
             "unit": "ratio",
             "goal": GOAL,
-            "conditions": f"{os.cpu_count()} {platform.machine()} cores, SmolLM2-135M bf16, "
+            "conditions": f"{os.cpu_count()} {platform.machine()} cores, SmolLM2-135M, "
             f"{SEQUENCES} sequences of {TOKENS} tokens, {pairs} paired blocks, 95 % interval "
             f"{low:.3f} to {high:.3f}; medians {statistics.median(logged):.0f} tokens/s with the "
             f"WAL, {statistics.median(alone):.0f} alone",
