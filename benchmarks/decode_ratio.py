@@ -14,11 +14,13 @@ import os
 import platform
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
 from benchmarks.broker import RUN, own_broker
+from consumers.kafka import KafkaConsumers
 from inference.engine import Engine, GenerateRequest
 from inference.generation import Generation
 from inference.service import InferenceService
@@ -128,8 +130,9 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
-async def _measure(context: Context, *, pairs: int) -> tuple[list[float], list[float]]:
-    folder = find_places(os.environ).model
+async def _measure(
+    context: Context, folder: Path, *, pairs: int
+) -> tuple[list[float], list[float]]:
     settings = InferenceSettings(model_path=str(folder), context_max=1024, inflight_max=SEQUENCES)
     tokenizer, engine = ModelTokenizer(folder), VllmEngine(settings)
     service = InferenceService(
@@ -158,11 +161,20 @@ async def _measure(context: Context, *, pairs: int) -> tuple[list[float], list[f
         await service.drain()
 
 
-def run(*, pairs: int = PAIRS) -> list[dict[str, Any]]:
-    """Measure; the value is the geometric mean of the paired ratios."""
+def run(*, pairs: int = PAIRS, model: Path | None = None) -> list[dict[str, Any]]:
+    """Measure; the value is the geometric mean of the paired ratios.
+
+    model: another folder than SmolLM2's, for a trial that is no measurement.
+    """
+    folder = model or find_places(os.environ).model
 
     async def inside() -> tuple[list[float], list[float]]:
-        return await _measure(broker.context("inference-1"), pairs=pairs)
+        context = broker.context("inference-1")
+        try:
+            return await _measure(context, folder, pairs=pairs)
+        finally:
+            assert isinstance(context.consumers, KafkaConsumers), "the broker gives real doors"
+            await context.consumers.close()
 
     with own_broker() as broker:
         alone, logged = asyncio.run(inside())
@@ -173,7 +185,7 @@ def run(*, pairs: int = PAIRS) -> list[dict[str, Any]]:
             "value": round(mean, 4),
             "unit": "ratio",
             "goal": GOAL,
-            "conditions": f"{os.cpu_count()} {platform.machine()} cores, SmolLM2-135M, "
+            "conditions": f"{os.cpu_count()} {platform.machine()} cores, {folder.name}, "
             f"{SEQUENCES} sequences of {TOKENS} tokens, {pairs} paired blocks, 95 % interval "
             f"{low:.3f} to {high:.3f}; medians {statistics.median(logged):.0f} tokens/s with the "
             f"WAL, {statistics.median(alone):.0f} alone",
