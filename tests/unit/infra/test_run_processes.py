@@ -24,7 +24,7 @@ def parts_running(
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\n{code}\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(module.sys, "executable", str(fake))
+    monkeypatch.setattr("sys.executable", str(fake))
     monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.01)
     found = Processes(
         [Part(role="gate", index=0)], run_folder=tmp_path, logs=tmp_path, restarts_max=restarts_max,
