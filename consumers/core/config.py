@@ -32,6 +32,10 @@ def reader_config(
         "fetch.queue.backoff.ms": 5,
         "isolation.level": "read_uncommitted",
         "socket.keepalive.enable": True,
+        # The library's default grows to 10 s and more: a client would sleep on after the broker is
+        # back.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
         "allow.auto.create.topics": False,
         # The error callback says the same once, where the library's log repeats it.
         "log_level": 2,

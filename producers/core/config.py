@@ -38,6 +38,10 @@ def client_config(
         "retry.backoff.ms": 50,
         "retry.backoff.max.ms": 1_000,
         "socket.keepalive.enable": True,
+        # The library's default grows to 10 s and more: a client would sleep on after the broker is
+        # back.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
         "statistics.interval.ms": 5_000,
         # The error callback says the same once, where the library's log repeats it many times a
         # second.

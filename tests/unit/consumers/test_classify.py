@@ -83,3 +83,8 @@ def test_a_refusal_is_not_covered_by_the_silence_that_follows_it() -> None:
     trouble.clear()
     assert trouble.lasts_ms == 0
     assert "sluice up" in trouble.failure("timed out").hint
+
+
+def test_a_reader_tries_a_lost_broker_again_at_least_twice_a_second() -> None:
+    config = reader_config(SETTINGS, host="h", pid=1)
+    assert int(config["reconnect.backoff.max.ms"]) <= 500

@@ -104,3 +104,8 @@ def test_missing_topics_and_uneven_partitions_refuse_the_start_by_name() -> None
         check_partitions({k: v for k, v in good.items() if k != TOKENS.name}, prefix="sluice")
     with pytest.raises(SettingsError, match=r"'sluice\.tokens\.v1': 6"):
         check_partitions(good | {TOKENS.name: 6}, prefix="sluice")
+
+
+def test_a_producer_tries_a_lost_broker_again_at_least_twice_a_second() -> None:
+    config = client_config(SETTINGS, compression="lz4", linger_ms=1, host="h", pid=7)
+    assert int(config["reconnect.backoff.max.ms"]) <= 500
