@@ -228,7 +228,7 @@ GATE_DECISIONS: Topic[GateDecision] = Topic(
     by_group=_group,
     meaning="admit or drop for each member, with lag and age at that moment",
     writers=(Role.GATE,),
-    readers=(Role.GATE, Role.SCHEDULER, Role.SINK),
+    readers=(Role.GATE, Role.SCHEDULER, Role.LEARNER, Role.SINK),
 )
 GATED: Topic[GatedTrajectory] = Topic(
     name="gated.v1",
@@ -274,7 +274,7 @@ REFRESHES: Topic[RefreshEvent] = Topic(
     key=lambda r: r.worker_id,
     meaning="Prepare, Loaded, Failed, Serving(version)",
     writers=(Role.REFRESH, Role.INFERENCE),
-    readers=(Role.REFRESH, Role.INFERENCE, Role.SINK),
+    readers=(Role.REFRESH, Role.INFERENCE, Role.LEARNER, Role.SINK),
 )
 WORKERS: Topic[WorkerState] = Topic(
     name="workers.v1",
@@ -283,7 +283,7 @@ WORKERS: Topic[WorkerState] = Topic(
     key=lambda r: r.worker_id,
     meaning="role, address, capacity, incarnation, state",
     writers=tuple(role for role in Role if role not in ("unknown", "cli")),
-    readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.REFRESH, Role.SINK),
+    readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.REFRESH, Role.LEARNER, Role.SINK),
     cleanup=Cleanup.COMPACT,
 )
 METRICS: Topic[MetricPoint] = Topic(

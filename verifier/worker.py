@@ -209,12 +209,13 @@ class VerifierWorker:
         try:
             while True:
                 message = await self._waiting.get()
+                is_given = False
                 try:
-                    result = await self._judged(judge, message)
-                    await self._publish(result)
-                except BaseException:
-                    self._memory.drop(_key(message.record))
-                    raise
+                    await self._publish(await self._judged(judge, message))
+                    is_given = True
+                finally:
+                    if not is_given:
+                        self._memory.drop(_key(message.record))
                 for place in self._memory.give(_key(message.record)):
                     self._frontier.finish(*place)
         finally:
