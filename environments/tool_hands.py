@@ -28,6 +28,7 @@ from environments.covering import Covering
 from environments.lease_facts import Start, Writer, bounded
 from environments.ports import ToolOutput
 from environments.shared import Shared
+from schemas.crash_points import CrashPoint, reach
 from schemas.deadline import Deadline
 from schemas.enums import ToolEventKind, ToolExit
 from schemas.errors import Boundary, FencedError, TransientError
@@ -88,9 +89,11 @@ class ToolHands:
         began_us = clock.now_us()
         try:
             async with asyncio.timeout(command.tool.timeout_s):
+                reach(CrashPoint.IN_TOOL)
                 output = await self._environment.call(
                     command.call, key=command.key, attempt=self._lease.attempt
                 )
+            reach(CrashPoint.AFTER_TOOL)
         except TimeoutError:
             return ToolLost()
         finally:

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from inference.engine import Engine, SwapReport
+from schemas.crash_points import CrashPoint, reach
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, InvariantError, SluiceError, TransientError
 from schemas.ids import Version
@@ -201,6 +202,7 @@ class EngineKeeper:
         await asyncio.sleep(0)
         for flush in tuple(self.flushes):
             flush()
+        reach(CrashPoint.DURING_REFRESH)
 
     def _open(self) -> None:
         if not self._holds and self._engine.alive:

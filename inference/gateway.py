@@ -24,6 +24,7 @@ from inference.sessions import Session, Sessions
 from inference.tokenizer import Tokenizer
 from inference.turn import Answer
 from inference.turns import Found, TurnPlanner
+from schemas.crash_points import CrashPoint, reach
 from schemas.deadline import Deadline
 from schemas.errors import SluiceError, TransientError
 from schemas.ports import Clock
@@ -148,7 +149,7 @@ class Gateway:
             body = replies.whole(head, text_of(pieces, self._tokenizer), answer)
         response = _json(body)
         self._measure(requested_us, shown_us, found)
-        return response
+        return await _sent(http, response)
 
     async def _stream(
         self,
@@ -183,6 +184,7 @@ class Gateway:
         answer: Answer = self._planner.answer(session, found, pieces)
         await response.write(tail + chunks.last(answer, with_usage=request.usage_in_stream))
         await response.write_eof()
+        reach(CrashPoint.AFTER_EXPOSURE)
         return response
 
     def _measure(self, requested_us: int, durable_us: int, found: Found) -> None:
@@ -231,6 +233,17 @@ class Gateway:
     def _deadline(self, budget_ms: int, waiting_for: str) -> Deadline:
         now_ms = self._clock.monotonic_ms()
         return Deadline.after(budget_ms, now_ms=now_ms, waiting_for=waiting_for)
+
+
+async def _sent(http: web.Request, response: web.Response) -> web.Response:
+    """Write an answer out; one whose client has gone is asked for again and replayed."""
+    try:
+        await response.prepare(http)
+        await response.write_eof()
+    except ConnectionError:
+        return response
+    reach(CrashPoint.AFTER_EXPOSURE)
+    return response
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

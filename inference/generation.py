@@ -32,6 +32,7 @@ from inference.refusals import Code, RefusedError
 from inference.release import DurableTokens
 from inference.turn import Quarantine, TurnSpec
 from inference.wal_stream import Draft, EpisodeStream
+from schemas.crash_points import CrashPoint, reach
 from schemas.deadline import Deadline
 from schemas.enums import CutReason, FinishReason, TokenKind
 from schemas.errors import SettingsError, TransientError
@@ -260,6 +261,7 @@ class Generation:
         base = len(self._sampled) - self._request_base
         self._stamped.append((delta.version, base, base + count))
         self._sampled.extend(delta.token_ids)
+        reach(CrashPoint.AFTER_SAMPLE)
         self._cutter, cuts = cutting.add(
             self._cutter,
             limits=self._limits,

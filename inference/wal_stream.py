@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from inference.core.token_life import TokenLedger
 from inference.refusals import RefusedError, refence
 from inference.release import DurableTokens
+from schemas.crash_points import CrashPoint, reach
 from schemas.enums import CutReason, Drift, FinishReason, TokenKind
 from schemas.errors import InvariantError
 from schemas.ids import EpisodeId, GroupId
@@ -217,6 +218,7 @@ class EpisodeStream:
                         pass
             self._unoffered.popleft()
             self._unsettled.append(entry)
+            reach(CrashPoint.AFTER_APPEND)
             pending.add_done_callback(partial(self._settle, entry))
 
     def _settle(self, entry: _Entry, pending: Pending) -> None:
@@ -250,6 +252,7 @@ class EpisodeStream:
                 self._lose(f"offset {durable.offset} does not follow {self.fence_offset}")
                 return
             self.last_offset = durable.offset
+            reach(CrashPoint.AFTER_DURABLE)
             if record.kind is not TokenKind.CUT:
                 self.ledger = self.ledger.acknowledge(record.count)
             if first.on_durable is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from learner.core.restore import Folder
 from learner.version_store import facts_in, facts_of, store_error, sync, sync_tree
+from schemas.crash_points import CrashPoint, reach
 from schemas.errors import Boundary, InvariantError, SettingsError, SluiceError
 from schemas.ids import Version
 from schemas.manifest import (
@@ -86,10 +87,12 @@ class CheckpointStore:
             manifest = render_manifest(facts_in(folder))
             (folder / MANIFEST_NAME).write_text(manifest)
             sync_tree(folder)
+            reach(CrashPoint.AFTER_CHECKPOINT_FILES)
             (folder / MARKER).write_text(manifest_digest(manifest))
             sync(folder / MARKER)
             sync(folder)
             sync(self._root)
+            reach(CrashPoint.AFTER_MARKER)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise store_error(f"checkpoint {name} could not be written", error) from error

@@ -17,6 +17,7 @@ from learner.checkpoints import template_digest, tokenizer_digest
 from learner.ranks import Ranks
 from learner.settings import LearnerSettings
 from learner.version_store import VersionStore, Written
+from schemas.crash_points import CrashPoint, reach
 from schemas.errors import Boundary, SettingsError, SluiceError
 from schemas.ids import Version
 from schemas.ports import Context
@@ -60,12 +61,15 @@ class Publisher:
 
     async def export(self, version: Version) -> Written:
         """Write the weights in memory as a version."""
-        return await self._ranks.call(lambda engine: self.store.write(version, engine.export))
+        written = await self._ranks.call(lambda engine: self.store.write(version, engine.export))
+        reach(CrashPoint.AFTER_VERSION_FILES)
+        return written
 
     async def announce(
         self, version: Version, ordinal: int, parent: Version, written: Written
     ) -> None:
         """Publish the record of a version; its Step, if it has one, is in the log."""
+        reach(CrashPoint.AFTER_RECORD)
         await self._bus.publish(
             PolicyVersion(
                 run_id=self._context.run_id,
@@ -85,6 +89,7 @@ class Publisher:
                 writer_id=self._context.worker_id,
             )
         )
+        reach(CrashPoint.AFTER_ANNOUNCEMENT)
 
     def collect(self, *, checkpointed: Collection[Version]) -> tuple[Version, ...]:
         """Delete versions that are neither served, newest nor a kept checkpoint's; return them."""

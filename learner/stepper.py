@@ -24,6 +24,7 @@ from learner.ranks import Ranks
 from learner.segments import Segments
 from learner.settings import LearnerSettings
 from learner.work import MemberWork, MicroWork, TrainWork
+from schemas.crash_points import CrashPoint, reach
 from schemas.deadline import Deadline
 from schemas.enums import DropReason
 from schemas.errors import InvariantError, PoisonRecordError
@@ -103,6 +104,7 @@ class Stepper:
         try:
             self._phases.enter("train", now_us=self._now_us())
             results = await self._ranks.do(work)
+            reach(CrashPoint.AFTER_OPTIMISER_STEP)
             self._phases.enter("other", now_us=self._now_us())
         finally:
             self._segments.release()

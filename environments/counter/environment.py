@@ -21,6 +21,7 @@ from environments.ports import (
     ToolCall,
     ToolOutput,
 )
+from schemas.crash_points import CrashPoint, reach
 from schemas.enums import StopCause
 from schemas.records.task import Task
 
@@ -70,6 +71,7 @@ class CounterEnvironment:
         await asyncio.sleep(self._delay_s / 2)
         episode = key.partition(":")[0]
         value = await asyncio.to_thread(self._store.add, episode, key, attempt, 1)
+        reach(CrashPoint.IN_TOOL)
         await asyncio.sleep(self._delay_s / 2)
         return ToolOutput(output=str(value), status_raw=call.name)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
+from infra.chaos.crash import arm_from
 from infra.clock import MachineClock
 from infra.run.folder import RunFolder, read_start
 from infra.run.roles import spec_of
@@ -47,6 +48,7 @@ def worker_id(role: str, index: int, run_id: str) -> WorkerId:
 async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -> None:
     """Run one role of the run in `folder` until it is done or asked to stop."""
     spec = spec_of(role)
+    arm_from(os.environ, f"{spec.name}-{index}")
     settings: RunSettings = read_resolved(folder.settings)
     start = read_start(folder)
     stop = asyncio.Event()
