@@ -23,6 +23,7 @@ _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 15.0
 _EXIT_WRONG_USE = 2
 _TAIL_LINES = 15
+_GONE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,16 @@ class _Running:
     start_again_at: float = 0.0
     finished: bool = False
     codes: list[int] = field(default_factory=list)
+
+
+def _lives(one: _Running) -> bool:
+    return one.process is not None and one.process.poll() is None
+
+
+def _await_end(those: Sequence[_Running], seconds: float) -> None:
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at and any(_lives(one) for one in those):
+        time.sleep(0.05)
 
 
 class Processes:
@@ -134,20 +145,14 @@ class Processes:
         alive = [one for one in self._running.values() if one.process is not None]
         for one in alive:
             self._signal(one, signal.SIGTERM)
-        ends_at = time.monotonic() + budget_s
-        while time.monotonic() < ends_at and any(
-            one.process is not None and one.process.poll() is None for one in alive
-        ):
-            time.sleep(0.05)
-        killed = []
+        _await_end(alive, budget_s)
+        killed = [one.part.name for one in alive if _lives(one)]
         for one in alive:
-            if one.process is not None and one.process.poll() is None:
-                killed.append(one.part.name)
-                self._signal_group(one, signal.SIGKILL)
-                one.process.wait(timeout=5.0)
-            elif one.process is not None:
-                # What a dead front left behind (an engine's children) goes with its group.
-                self._signal_group(one, signal.SIGKILL)
+            # Also what a dead front left behind (an engine's children) goes with its group.
+            self._signal_group(one, signal.SIGKILL)
+        # A killed process is gone only when the kernel has freed its memory, which takes a while
+        # for a model's; one that is not gone by then is no reason to leave the run without its end.
+        _await_end(alive, _GONE_S)
         return killed
 
     def last_words(self, name: str) -> str:

@@ -70,6 +70,17 @@ def test_a_part_that_ends_well_is_not_started_again(
     assert found.restarts == 0
 
 
+def test_a_killed_part_that_the_kernel_has_not_freed_yet_does_not_break_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running("import time; time.sleep(60)", tmp_path, monkeypatch)
+    with monkeypatch.context() as slow:
+        slow.setattr(module, "_GONE_S", 0.0)
+        slow.setattr("subprocess.Popen.poll", lambda _: None)
+        assert found.stop(budget_s=0.0) == ["gate-0"]
+    until(lambda: found.pid("gate-0") is None)
+
+
 def test_a_part_that_does_not_listen_is_killed_after_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
