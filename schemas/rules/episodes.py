@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schemas.enums import ControlKind, EpisodeEventKind
+from schemas.enums import AbandonReason, ControlKind, EpisodeEventKind, StopCause
 from schemas.ids import WorkerId
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
@@ -18,6 +18,15 @@ from schemas.records.episode_event import EpisodeEvent
 NO_SCHEDULER: tuple[int, WorkerId] = (0, WorkerId(""))
 """The fence before the first: scheduler epochs start at 1."""
 
+UNKNOWN_TOOL = AbandonReason.UNKNOWN_TOOL.value
+"""Failure class of an attempt that ended because nobody knows what a tool did, and the word that
+the detail of its Ended begins with. The next attempt would find the same Unknown in the log.
+"""
+LEASE_LOST = "lease_lost"
+"""How the evidence calls a lease that ended without a record of its environment."""
+
+_EVIDENCE_MAX = 8
+_DETAIL_MAX = 240
 _BY_SCHEDULER = frozenset(
     {
         EpisodeEventKind.ISSUED,
@@ -84,6 +93,14 @@ class SchedulerFences:
         return False
 
 
+def failure_class(ended: EpisodeEvent) -> str:
+    """Return the class under which a retried Ended counts against the budgets."""
+    is_unknown = ended.detail.partition(":")[0] == UNKNOWN_TOOL
+    if is_unknown and ended.stop_cause is StopCause.ENVIRONMENT_ERROR:
+        return UNKNOWN_TOOL
+    return ended.stop_cause.value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The lease that counts."""
@@ -125,6 +142,7 @@ class EpisodeLife:
     __slots__ = (
         "abandoned_mark",
         "attempt",
+        "evidence",
         "failures",
         "final_mark",
         "floors",
@@ -153,6 +171,9 @@ class EpisodeLife:
         self.failures: dict[str, int] = {}
         """Failures so far by class: retried stop causes, and what Leased records name (lease expiry
         included).
+        """
+        self.evidence: tuple[str, ...] = ()
+        """What became of the newest failed attempts, oldest first: attempt, worker, class, words.
         """
         self.is_paused = False
         self.is_pause_requested = False
@@ -219,6 +240,8 @@ class EpisodeLife:
         event = mark.event
         if event.attempt <= self.attempt:
             return False
+        if self.lease is not None:
+            self._note(self.lease, self._lost_as(event), self._last_words())
         self.attempt = event.attempt
         self.lease = Lease(
             attempt=event.attempt,
@@ -234,6 +257,20 @@ class EpisodeLife:
         self.last_progress = None
         self.is_paused = self.is_pause_requested = False
         return True
+
+    def _lost_as(self, leased: EpisodeEvent) -> str:
+        risen = (n for n, t in leased.after_failures.items() if t > self.failures.get(n, 0))
+        return next(risen, LEASE_LOST)
+
+    def _last_words(self) -> str:
+        if self.last_progress is None:
+            return "no Progress"
+        event = self.last_progress.event
+        return f"last Progress at WAL {event.wal_position}, tools {event.tool_position}"
+
+    def _note(self, lease: Lease, failure: str, detail: str) -> None:
+        words = f"attempt {lease.attempt} on {lease.worker_id}: {failure}: {detail[:_DETAIL_MAX]}"
+        self.evidence = (*self.evidence[1 - _EVIDENCE_MAX :], words)
 
     def _is_by_lease(self, event: EpisodeEvent) -> bool:
         lease = self.lease
@@ -258,8 +295,10 @@ class EpisodeLife:
                 self.lease = None
                 return True
             case EpisodeEventKind.ENDED if event.stop_cause.is_retried:
-                cause = event.stop_cause.value
-                self.failures[cause] = self.failures.get(cause, 0) + 1
+                failure = failure_class(event)
+                self.failures[failure] = self.failures.get(failure, 0) + 1
+                assert self.lease is not None
+                self._note(self.lease, failure, event.detail)
                 self.lease = None
                 return True
             case _:

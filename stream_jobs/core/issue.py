@@ -16,6 +16,7 @@ from typing import TypeAlias
 from schemas.enums import AbandonReason, Purpose, StopCause
 from schemas.ids import WorkerId
 from schemas.records.task import Task
+from schemas.rules.episodes import UNKNOWN_TOOL
 from stream_jobs.core.admission import capacity
 from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger, Rollout
 from stream_jobs.core.roster import Seats
@@ -173,11 +174,8 @@ class _Look:
             return None
         for name, times in sorted(rollout.failures.items()):
             if times > self.rules.retries_max.get(name, 0):
-                poisoned = name in (LEASE_EXPIRED, WORKER_LOST)
-                reason = (
-                    AbandonReason.POISONED_TASK if poisoned else AbandonReason.RETRIES_EXHAUSTED
-                )
-                return reason, f"{name} {times} times in {rollout.life.attempt} attempts"
+                count = f"{name} {times} times in {rollout.life.attempt} attempts"
+                return _reason_of(name), "; ".join((count, *rollout.evidence))
         return None
 
     def end(self) -> None:
@@ -306,3 +304,12 @@ class _Look:
             f"{ledger.held} episodes are accepted or open at ordinal {ledger.version}: the bound "
             f"of {(self.rules.eta + ledger.version + 1) * self.rules.batch} waits for a step"
         )
+
+
+def _reason_of(failure: str) -> AbandonReason:
+    """Return why an episode is given up whose budget for a failure class is spent."""
+    if failure in (LEASE_EXPIRED, WORKER_LOST):
+        return AbandonReason.POISONED_TASK
+    if failure == UNKNOWN_TOOL:
+        return AbandonReason.UNKNOWN_TOOL
+    return AbandonReason.RETRIES_EXHAUSTED

@@ -71,6 +71,17 @@ class Rollout:
             failures[self.lost_as] = failures.get(self.lost_as, 0) + 1
         return failures
 
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What became of its newest failed attempts, the lease that just ran out included."""
+        lease = self.life.lease
+        if not self.lost_as or lease is None:
+            return self.life.evidence
+        return (
+            *self.life.evidence,
+            f"attempt {lease.attempt} on {lease.worker_id}: {self.lost_as}",
+        )
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Group:

@@ -124,45 +124,6 @@ def test_a_group_cut_short_by_a_crash_is_completed_before_anything_else() -> Non
     assert issue.members == (1,)
 
 
-def test_a_lost_attempt_is_leased_again_under_the_next_number_and_keeps_its_floors() -> None:
-    world = ready()
-    world.offer(1)
-    world.settle()
-    world.end(EpisodeId("run-1.0.0"), StopCause.ENVIRONMENT_ERROR)
-    (command,) = world.look().commands
-    assert isinstance(command, GiveLease)
-    assert command.attempt == 2
-    again = world.log[-1][2]
-    assert again.after_failures == {"environment_error": 1}
-    assert world.rebuilt().groups[0].members[0].failures == {"environment_error": 1}
-
-
-def test_a_retry_waits_twice_as_long_each_time() -> None:
-    world = ready()
-    world.rules = replace(RULES, retry_delay_ms=100)
-    world.offer(1)
-    world.settle()
-    world.end(EpisodeId("run-1.0.0"), StopCause.ENVIRONMENT_ERROR)
-    assert world.look().commands == ()
-    world.now_ms += 100
-    world.settle()
-    world.end(EpisodeId("run-1.0.0"), StopCause.ENVIRONMENT_ERROR)
-    world.now_ms += 199
-    assert world.look().commands == ()
-    world.now_ms += 1
-    assert len(world.look().commands) == 1
-
-
-def test_after_its_retries_an_episode_is_abandoned_with_the_class_that_failed() -> None:
-    world = ready()
-    world.offer(1)
-    for _ in range(3):
-        world.settle()
-        world.end(EpisodeId("run-1.0.0"), StopCause.ENVIRONMENT_ERROR)
-    world.settle()
-    assert abandoned(world) == [("run-1.0.0", AbandonReason.RETRIES_EXHAUSTED)]
-
-
 def test_a_lease_is_over_only_after_the_log_was_read_past_its_end() -> None:
     world = ready()
     world.offer(1)
@@ -177,33 +138,6 @@ def test_a_lease_is_over_only_after_the_log_was_read_past_its_end() -> None:
     assert isinstance(command, GiveLease)
     assert command.rollout.member == 1
     assert world.log[-1][2].after_failures == {"lease_expired": 1}
-
-
-def test_a_task_whose_leases_run_out_again_and_again_is_quarantined() -> None:
-    world = ready()
-    world.offer(1)
-    for _ in range(2):
-        world.settle()
-        world.now_ms += 30_000
-        world.worker()
-        world.ledger.expire({0}, sampled_at_ms=world.now_ms)
-    world.settle()
-    assert abandoned(world) == [
-        ("run-1.0.0", AbandonReason.POISONED_TASK),
-        ("run-1.0.1", AbandonReason.POISONED_TASK),
-    ]
-
-
-def test_a_worker_that_comes_back_as_another_process_loses_its_leases_at_once() -> None:
-    world = ready()
-    world.rules = replace(RULES, retries_max={"worker_lost": 5})
-    world.offer(1)
-    world.settle()
-    world.worker(incarnation="b")
-    world.ledger.expire({0}, sampled_at_ms=world.now_ms)
-    world.settle()
-    assert {r.life.attempt for r in world.ledger.rollouts()} == {2}
-    assert world.log[-1][2].after_failures == {"worker_lost": 1}
 
 
 def test_an_ended_by_an_older_attempt_changes_nothing() -> None:
