@@ -318,6 +318,16 @@ class ControlKind(StrEnum):
     END_OF_STREAM = "end_of_stream"
     AUDITED = "audited"
     SCHEDULER_FENCE = "scheduler_fence"
+    SNAPSHOT = "snapshot"
+
+
+class LetterKind(StrEnum):
+    """What a record of dead-letters says."""
+
+    UNKNOWN = "unknown"
+    LETTER = "letter"
+    RETRY_BEGUN = "retry_begun"
+    RETRIED = "retried"
 
 
 class PayloadContent(StrEnum):

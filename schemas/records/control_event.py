@@ -25,11 +25,11 @@ class ControlEvent:
     kind: ControlKind
     """What."""
     ends: tuple[LogEnd, ...] = ()
-    """Start, EndOfStream, Audited: offsets per partition."""
+    """Start, EndOfStream, Audited, Snapshot: offsets per partition."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """EndOfStream and Audited: counts by name. Unit: records."""
+    """EndOfStream, Audited, Snapshot: counts by name. Unit: records."""
     scheduler_epoch: int = 0
-    """SchedulerFence, Draining, EndOfStream: epoch of the scheduler. Unit: epochs."""
+    """SchedulerFence, Draining, EndOfStream, Snapshot: epoch of the scheduler. Unit: epochs."""
     scheduler_id: WorkerId = WorkerId("")
     """That scheduler."""
     settings: str = ""
@@ -40,6 +40,8 @@ class ControlEvent:
     """The writer's wall clock when it made the record; broker time is the record's own timestamp. Unit: us."""
     writer_id: WorkerId
     """The worker that wrote the record."""
+    snapshot: str = ""
+    """Snapshot: JSON of what its ends and counts do not say: the fences at the floors, and which ordinals are not settled."""
 
     def to_avro(self) -> dict[str, Any]:
         """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""
@@ -63,6 +65,8 @@ class ControlEvent:
             raise FieldTypeError("ControlEvent", "at_us", self.at_us)
         if type(self.writer_id) is not str:
             raise FieldTypeError("ControlEvent", "writer_id", self.writer_id)
+        if type(self.snapshot) is not str:
+            raise FieldTypeError("ControlEvent", "snapshot", self.snapshot)
         return {
             "run_id": self.run_id,
             "kind": self.kind,
@@ -74,6 +78,7 @@ class ControlEvent:
             "reason": self.reason,
             "at_us": self.at_us,
             "writer_id": self.writer_id,
+            "snapshot": self.snapshot,
         }
 
     @classmethod
@@ -90,4 +95,5 @@ class ControlEvent:
             reason=raw["reason"],
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
+            snapshot=raw["snapshot"],
         )

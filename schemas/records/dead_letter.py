@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from schemas.enums import LetterKind
 from schemas.errors import FieldTypeError
 from schemas.ids import RunId, WorkerId
 
+_LETTERKIND = {member.value: member for member in LetterKind if member != "unknown"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
@@ -44,6 +46,16 @@ class DeadLetter:
     """The writer's wall clock when it made the record; broker time is the record's own timestamp. Unit: us."""
     writer_id: WorkerId
     """The worker that wrote the record."""
+    kind: LetterKind = LetterKind.LETTER
+    """A letter, or how far a retry of the record at its origin has come."""
+    retry_id: str = ""
+    """Retry: which one; the first begun of an origin is the one that may write."""
+    copy_topic: str = ""
+    """Retry: logical name of the topic that the copy goes to."""
+    copy_partition: int = -1
+    """Retry: its partition."""
+    copy_offset: int = -1
+    """Retry begun: end of that partition just before, at or above which the copy lies; retried: where it stands. Unit: records."""
 
     def to_avro(self) -> dict[str, Any]:
         """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""
@@ -75,6 +87,16 @@ class DeadLetter:
             raise FieldTypeError("DeadLetter", "at_us", self.at_us)
         if type(self.writer_id) is not str:
             raise FieldTypeError("DeadLetter", "writer_id", self.writer_id)
+        if type(self.kind) is not LetterKind:
+            raise FieldTypeError("DeadLetter", "kind", self.kind)
+        if type(self.retry_id) is not str:
+            raise FieldTypeError("DeadLetter", "retry_id", self.retry_id)
+        if type(self.copy_topic) is not str:
+            raise FieldTypeError("DeadLetter", "copy_topic", self.copy_topic)
+        if type(self.copy_partition) is not int or not -0x8000000000000000 <= self.copy_partition < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "copy_partition", self.copy_partition)
+        if type(self.copy_offset) is not int or not -0x8000000000000000 <= self.copy_offset < 0x8000000000000000:
+            raise FieldTypeError("DeadLetter", "copy_offset", self.copy_offset)
         return {
             "run_id": self.run_id,
             "origin_topic": self.origin_topic,
@@ -90,6 +112,11 @@ class DeadLetter:
             "consumer": self.consumer,
             "at_us": self.at_us,
             "writer_id": self.writer_id,
+            "kind": self.kind,
+            "retry_id": self.retry_id,
+            "copy_topic": self.copy_topic,
+            "copy_partition": self.copy_partition,
+            "copy_offset": self.copy_offset,
         }
 
     @classmethod
@@ -110,4 +137,9 @@ class DeadLetter:
             consumer=raw["consumer"],
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
+            kind=_LETTERKIND[raw["kind"]],
+            retry_id=raw["retry_id"],
+            copy_topic=raw["copy_topic"],
+            copy_partition=raw["copy_partition"],
+            copy_offset=raw["copy_offset"],
         )

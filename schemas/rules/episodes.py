@@ -36,7 +36,9 @@ _BY_SCHEDULER = frozenset(
         EpisodeEventKind.ABANDONED,
     }
 )
-_CONTROL_BY_SCHEDULER = frozenset({ControlKind.DRAINING, ControlKind.END_OF_STREAM})
+_CONTROL_BY_SCHEDULER = frozenset(
+    {ControlKind.DRAINING, ControlKind.END_OF_STREAM, ControlKind.SNAPSHOT}
+)
 
 
 class SchedulerFences:

@@ -215,7 +215,13 @@ TABLES: Mapping[str, tuple[Table, ...]] = {
     topics.WORKERS.name: (_table("worker_states", topics.WORKERS, order=("worker_id",)),),
     topics.METRICS.name: (_POINTS,),
     topics.DEAD_LETTERS.name: (
-        _table("dead_letters", topics.DEAD_LETTERS, _size("raw"), order=("origin_topic",)),
+        _table(
+            "dead_letters",
+            topics.DEAD_LETTERS,
+            _size("raw"),
+            without=("kind", "retry_id", "copy_topic", "copy_partition", "copy_offset"),
+            order=("origin_topic",),
+        ),
     ),
     topics.CONTROL.name: (
         _table(
@@ -223,7 +229,7 @@ TABLES: Mapping[str, tuple[Table, ...]] = {
             topics.CONTROL,
             _size("settings"),
             _length("ends"),
-            without=("settings",),
+            without=("settings", "snapshot"),
         ),
     ),
 }

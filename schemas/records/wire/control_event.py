@@ -15,8 +15,8 @@ from schemas.records.parts import LogEnd
 from schemas.records.wire.parts import decode_LogEnd, encode_LogEnd
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
-_CONTROLKIND_BYTES = {ControlKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence'])}
-_CONTROLKIND = {2 * index: ControlKind(symbol) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence']) if index}
+_CONTROLKIND_BYTES = {ControlKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence', 'snapshot'])}
+_CONTROLKIND = {2 * index: ControlKind(symbol) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence', 'snapshot']) if index}
 
 
 def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
@@ -31,8 +31,9 @@ def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
     reason = record.reason
     at_us = record.at_us
     writer_id = record.writer_id
+    snapshot = record.snapshot
     if not (
-        type(run_id) is type(scheduler_id) is type(settings) is type(reason) is type(writer_id) is str
+        type(run_id) is type(scheduler_id) is type(settings) is type(reason) is type(writer_id) is type(snapshot) is str
         and type(ends) is tuple
         and type(scheduler_epoch) is type(at_us) is int
         and type(kind) is ControlKind
@@ -64,6 +65,9 @@ def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
+    snapshot_text = snapshot.encode()
+    size = len(snapshot_text)
+    size_snapshot = LONGS[size] if size < 8192 else spell(size)
     return b"".join(
         (
             prefix,
@@ -77,6 +81,8 @@ def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
             at_us_next,
             at_us_top,
             (TEXTS.get(writer_id) or spell_text(writer_id)),
+            size_snapshot,
+            snapshot_text,
         )
     )
 
@@ -218,6 +224,15 @@ def decode(data: bytes, at: int) -> ControlEvent:
         end = at + n
     body = data[at:end]
     draft.writer_id = WORDS.get(body) or read_word(body)
+    at = end
+    n = data[at]
+    if n < 128 and not n & 1:
+        at += 1
+        end = at + (n >> 1)
+    else:
+        n, at = read_length(data, at)
+        end = at + n
+    draft.snapshot = data[at:end].decode()
     at = end
     if at != len(data):
         raise ValueError("not the end")

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from schemas.enums import LetterKind
 from schemas.records.dead_letter import DeadLetter
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
+_LETTERKIND_BYTES = {LetterKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'letter', 'retry_begun', 'retried'])}
+_LETTERKIND = {2 * index: LetterKind(symbol) for index, symbol in enumerate(['unknown', 'letter', 'retry_begun', 'retried']) if index}
+_LETTERKIND_LETTER = LetterKind.LETTER
 
 
 def encode(prefix: bytes, record: DeadLetter) -> bytes | None:
@@ -30,10 +34,16 @@ def encode(prefix: bytes, record: DeadLetter) -> bytes | None:
     consumer = record.consumer
     at_us = record.at_us
     writer_id = record.writer_id
+    kind = record.kind
+    retry_id = record.retry_id
+    copy_topic = record.copy_topic
+    copy_partition = record.copy_partition
+    copy_offset = record.copy_offset
     if not (
-        type(run_id) is type(origin_topic) is type(error_class) is type(error) is type(consumer) is type(writer_id) is str
-        and type(origin_partition) is type(origin_offset) is type(part) is type(parts) is type(schema_id) is type(at_us) is int
+        type(run_id) is type(origin_topic) is type(error_class) is type(error) is type(consumer) is type(writer_id) is type(retry_id) is type(copy_topic) is str
+        and type(origin_partition) is type(origin_offset) is type(part) is type(parts) is type(schema_id) is type(at_us) is type(copy_partition) is type(copy_offset) is int
         and type(origin_key) is type(raw) is bytes
+        and type(kind) is LetterKind
     ):
         return None
     origin_topic_text = origin_topic.encode()
@@ -60,6 +70,16 @@ def encode(prefix: bytes, record: DeadLetter) -> bytes | None:
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
+    if kind is _LETTERKIND_LETTER and not retry_id and not copy_topic and copy_partition == -1 and copy_offset == -1:
+        run_14 = b'\x02\x00\x00\x01\x01'
+    else:
+        retry_id_text = retry_id.encode()
+        size = len(retry_id_text)
+        size_retry_id = LONGS[size] if size < 8192 else spell(size)
+        copy_topic_text = copy_topic.encode()
+        size = len(copy_topic_text)
+        size_copy_topic = LONGS[size] if size < 8192 else spell(size)
+        run_14 = b"".join((_LETTERKIND_BYTES[kind], size_retry_id, retry_id_text, size_copy_topic, copy_topic_text, (LONGS[copy_partition] if -64 <= copy_partition < 8192 else spell(copy_partition)), (LONGS[copy_offset] if -64 <= copy_offset < 8192 else spell(copy_offset)),))
     return b"".join(
         (
             prefix,
@@ -85,6 +105,7 @@ def encode(prefix: bytes, record: DeadLetter) -> bytes | None:
             at_us_next,
             at_us_top,
             (TEXTS.get(writer_id) or spell_text(writer_id)),
+            run_14,
         )
     )
 
@@ -264,6 +285,66 @@ def decode(data: bytes, at: int) -> DeadLetter:
     body = data[at:end]
     draft.writer_id = WORDS.get(body) or read_word(body)
     at = end
+    if data[at : at + 5] == b'\x02\x00\x00\x01\x01':
+        draft.kind = _LETTERKIND_LETTER
+        draft.retry_id = ''
+        draft.copy_topic = ''
+        draft.copy_partition = -1
+        draft.copy_offset = -1
+        at += 5
+    else:
+        draft.kind = _LETTERKIND[data[at]]
+        at += 1
+        n = data[at]
+        if n < 128 and not n & 1:
+            at += 1
+            end = at + (n >> 1)
+        else:
+            n, at = read_length(data, at)
+            end = at + n
+        draft.retry_id = data[at:end].decode()
+        at = end
+        n = data[at]
+        if n < 128 and not n & 1:
+            at += 1
+            end = at + (n >> 1)
+        else:
+            n, at = read_length(data, at)
+            end = at + n
+        draft.copy_topic = data[at:end].decode()
+        at = end
+        n = data[at]
+        if n < 128:
+            draft.copy_partition = SMALL[n]
+            at += 1
+        else:
+            m = data[at + 1]
+            if m < 128:
+                n = n & 127 | m << 7
+                draft.copy_partition = n >> 1 if not n & 1 else ~(n >> 1)
+                at += 2
+            elif data[at + 2] < 128:
+                n = n & 127 | (m & 127) << 7 | data[at + 2] << 14
+                draft.copy_partition = n >> 1 if not n & 1 else ~(n >> 1)
+                at += 3
+            else:
+                draft.copy_partition, at = read_long(data, at)
+        n = data[at]
+        if n < 128:
+            draft.copy_offset = SMALL[n]
+            at += 1
+        else:
+            m = data[at + 1]
+            if m < 128:
+                n = n & 127 | m << 7
+                draft.copy_offset = n >> 1 if not n & 1 else ~(n >> 1)
+                at += 2
+            elif data[at + 2] < 128:
+                n = n & 127 | (m & 127) << 7 | data[at + 2] << 14
+                draft.copy_offset = n >> 1 if not n & 1 else ~(n >> 1)
+                at += 3
+            else:
+                draft.copy_offset, at = read_long(data, at)
     if at != len(data):
         raise ValueError("not the end")
     draft.__class__ = DeadLetter

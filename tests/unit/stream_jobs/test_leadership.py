@@ -101,7 +101,7 @@ async def test_standing_still_past_the_deadline_is_a_fault_that_names_the_pendin
     await environment.announce(WorkerStatus.STOPPED)
     context = context_on(bus, "environment-1")
     outside = FakeEnvironment(codec=bus.codec, partitions=3, context=context)
-    settings = SETTINGS.model_copy(update={"stall_deadline_s": 0.2})
+    settings = SETTINGS.model_copy(update={"stall_deadline_s": 0.2, "worker_gone_s": 20.0})
     stalled = RolloutScheduler(context_on(bus, "scheduler-0"), settings, bus.codec)
     with pytest.raises(TransientError, match=r"lag_bound for .* 16 episodes .*run-1\.0\.0"):
         await until(lambda: False, stalled.run(), outside.run())
