@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from schemas.codec import frame_id
+from schemas.codec import Codec, frame_id
 from schemas.errors import PoisonRecordError
-from schemas.ports import Floor, Message, Poisoned
+from schemas.ports import Delivered, Floor, Message, Poisoned
+from schemas.topics import BY_NAME
 
 Place: TypeAlias = tuple[str, int]
 """Logical topic name and partition."""
@@ -47,8 +48,10 @@ class Client(Protocol):
         """
         ...
 
-    def check(self) -> None:
-        """Raise BusUnreachableError when no broker has answered for too long."""
+    def check(self) -> bool:
+        """Return whether nothing is amiss; raise BusUnreachableError when no broker has answered
+        for too long.
+        """
         ...
 
     def add(self, starts: Mapping[Place, int]) -> None:
@@ -90,6 +93,33 @@ class Client(Protocol):
     def close(self) -> None:
         """Release the client."""
         ...
+
+
+def message_of(
+    codec: Codec,
+    place: tuple[str, int, int],
+    timestamp_ms: int,
+    *,
+    key: bytes | None,
+    raw: bytes,
+) -> Message:
+    """Return the record in these bytes, or what a reader is given when they do not decode.
+
+    place: logical topic name, partition, offset.
+    """
+    topic, partition, offset = place
+    try:
+        record = codec.decode(BY_NAME[topic], raw)
+    except PoisonRecordError as error:
+        return poisoned(place, timestamp_ms, key=key, raw=raw, error=error)
+    return Delivered(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+        key=key,
+        record=record,
+    )
 
 
 def poisoned(

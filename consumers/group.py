@@ -130,6 +130,7 @@ class KafkaGroupReader:
         while True:
             if found := self._deliver(records_max):
                 return found
+            self._mailbox.check()
             left_s = until - loop.time()
             if left_s <= 0:
                 return found
@@ -280,13 +281,15 @@ class KafkaGroupReader:
                 if not isinstance(one, EndReached) and one.partition in self._held
             ]
             if kept:
+                self._mailbox.withdraw()
                 self._mailbox.put(kept, size)
             elif not read:
                 self._look_after(client)
 
     def _look_after(self, client: Client) -> None:
         try:
-            client.check()
+            if client.check():
+                self._mailbox.withdraw()
         except BusUnreachableError as error:
             # Told to whoever polls; reading goes on by itself once the brokers are back.
             self._mailbox.complain(error)

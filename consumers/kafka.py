@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from consumers.client import EndReached, Place, Read, Rebalance, poisoned
+from consumers.client import EndReached, Place, Read, Rebalance, message_of
 from consumers.core.classify import TOPIC_GONE, error_of, failure_of
 from consumers.core.config import FETCH_WAIT_MS, Config, admin_config, group_config, reader_config
 from consumers.core.topic_ids import GONE, remember_id
@@ -29,15 +29,9 @@ from consumers.settings import ConsumerSettings
 from consumers.trouble import Trouble
 from schemas.codec import Codec
 from schemas.deadline import Deadline
-from schemas.errors import (
-    Boundary,
-    InvariantError,
-    PoisonRecordError,
-    SettingsError,
-    SluiceError,
-)  # fmt: skip
-from schemas.ports import Delivered, Floor, Message, Position
-from schemas.topics import ALL, BY_NAME, Topic
+from schemas.errors import Boundary, InvariantError, SettingsError, SluiceError
+from schemas.ports import Floor, Message, Position
+from schemas.topics import ALL, Topic
 
 _log = logging.getLogger(__name__)
 _ADMIN_S = 10.0
@@ -275,27 +269,16 @@ class KafkaClient:
                 continue
             raw = message.value() or b""
             size += len(raw)
-            try:
-                record = codec.decode(BY_NAME[topic], raw)
-            except PoisonRecordError as poison:
-                place = (topic, message.partition(), message.offset())
-                stamp = message.timestamp()[1]
-                read.append(poisoned(place, stamp, key=message.key(), raw=raw, error=poison))
-                continue
-            read.append(
-                Delivered(
-                    topic=topic,
-                    partition=message.partition(),
-                    offset=message.offset(),
-                    timestamp_ms=message.timestamp()[1],
-                    key=message.key(),
-                    record=record,
-                )
-            )
+            place = (topic, message.partition(), message.offset())
+            stamp = message.timestamp()[1]
+            read.append(message_of(codec, place, stamp, key=message.key(), raw=raw))
         return read, size
 
-    def check(self) -> None:
-        """Raise BusUnreachableError after a long silence, InvariantError for another topic."""
+    def check(self) -> bool:
+        """Return whether nothing is amiss.
+
+        Raises BusUnreachableError after a long silence, InvariantError for another topic.
+        """
         if self._failure is not None:
             raise self._failure
         patience_ms = self._bus.settings.unreachable_ms - _PROBE_S * 1000
@@ -310,6 +293,7 @@ class KafkaClient:
                 self._trouble.restart()
                 raise failure from error
             self._trouble.clear()
+        return self._trouble.lasts_ms == 0
 
     def add(self, starts: Mapping[Place, int]) -> None:
         """Also read these partitions from these offsets."""

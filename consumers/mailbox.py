@@ -1,7 +1,8 @@
 """Hands what a client's thread reads to the event loop: bounded, in order, few wake-ups.
 
-Invariants: the thread appends and the loop takes; the loop is woken only while somebody waits; a
-failure is handed over once, after everything that was read before it.
+Invariants: the thread appends and the loop takes; the loop is woken only while somebody waits; what
+was put is handed over before a complaint or failure is raised, and taking itself raises nothing, so
+that nothing taken is lost to an error.
 """
 
 from __future__ import annotations
@@ -69,24 +70,21 @@ class Mailbox(Generic[T]):
         self._wake()
 
     def complain(self, complaint: SluiceError) -> None:
-        """Let the next `take` raise this once (thread side); the stream goes on behind it."""
+        """Let the next `check` raise this once (thread side); the stream goes on behind it."""
         self._complaint = complaint
         self._wake()
+
+    def withdraw(self) -> None:
+        """Drop a complaint that nobody has heard and that holds no longer (thread side)."""
+        self._complaint = None
 
     def wait_for_space(self, timeout_s: float) -> bool:
         """Wait until there is space (thread side); False when `timeout_s` passes first."""
         return self._space.wait(timeout_s)
 
     def take(self) -> Sequence[T]:
-        """Return the next parcel (loop side), empty when there is none; raise a failure at
-        the end.
-        """
+        """Return the next parcel (loop side), empty when there is none."""
         if not self._parcels:
-            complaint, self._complaint = self._complaint, None
-            if complaint is not None:
-                raise complaint
-            if self._failure is not None:
-                raise self._failure
             return ()
         parcel = self._parcels.popleft()
         with self._counts:
@@ -95,6 +93,19 @@ class Mailbox(Generic[T]):
             if not self.is_full:
                 self._space.set()
         return parcel.items
+
+    def check(self) -> None:
+        """Raise a complaint once, or the failure for good (loop side), unless a parcel waits.
+
+        For whoever has nothing in hand: an error raised over records taken would lose them.
+        """
+        if self._parcels:
+            return
+        complaint, self._complaint = self._complaint, None
+        if complaint is not None:
+            raise complaint
+        if self._failure is not None:
+            raise self._failure
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to take (loop side); False when `timeout_s` passes

@@ -79,6 +79,7 @@ class KafkaLogReader:
         while True:
             if found := self._deliver(records_max):
                 return found
+            self._mailbox.check()
             left_s = until - loop.time()
             if left_s <= 0:
                 return found
@@ -114,6 +115,7 @@ class KafkaLogReader:
                 self._sort(open_ends, found, kept)
                 if not open_ends:
                     break
+                self._mailbox.check()
                 if len(kept) >= self._kept_max and not paused:
                     paused = True
                     self._commands.append(lambda client: client.pause(others))
@@ -230,7 +232,8 @@ class KafkaLogReader:
 
     def _look_after(self, client: Client) -> None:
         try:
-            client.check()
+            if client.check():
+                self._mailbox.withdraw()
         except BusUnreachableError as error:
             # Told to whoever polls; reading goes on by itself once the brokers are back.
             self._mailbox.complain(error)
@@ -247,6 +250,7 @@ class KafkaLogReader:
                         continue
                     read, size = client.take(_BATCH, _POLL_S)
                     if read:
+                        self._mailbox.withdraw()
                         self._mailbox.put(read, size)
                     else:
                         self._look_after(client)

@@ -26,23 +26,34 @@ def test_it_is_full_by_records_or_by_bytes_and_has_space_again_when_taken_from()
     assert [mailbox.take(), mailbox.take(), mailbox.take()] == [[3], [4], ()]
 
 
-def test_a_failure_is_raised_after_everything_read_before_it() -> None:
+def test_a_failure_is_raised_for_good_once_all_before_it_was_taken() -> None:
     mailbox: Mailbox[int] = Mailbox(records_max=3, bytes_max=100)
     mailbox.put([1], 1)
     mailbox.fail(TransientError("first"))
     mailbox.fail(TransientError("second"))
-    assert mailbox.take() == [1]
-    with pytest.raises(TransientError, match="first"):
-        mailbox.take()
+    mailbox.check()
+    assert [mailbox.take(), mailbox.take()] == [[1], ()]
+    for _ in range(2):
+        with pytest.raises(TransientError, match="first"):
+            mailbox.check()
 
 
 def test_a_complaint_is_raised_once_and_the_stream_goes_on_behind_it() -> None:
     mailbox: Mailbox[int] = Mailbox(records_max=3, bytes_max=100)
     mailbox.complain(TransientError("no broker answers"))
     with pytest.raises(TransientError, match="no broker"):
-        mailbox.take()
+        mailbox.check()
     mailbox.put([1], 1)
     assert [mailbox.take(), mailbox.take()] == [[1], ()]
+    mailbox.check()
+
+
+def test_taking_raises_nothing_and_a_withdrawn_complaint_is_not_heard() -> None:
+    mailbox: Mailbox[int] = Mailbox(records_max=3, bytes_max=100)
+    mailbox.complain(TransientError("no broker answers"))
+    assert mailbox.take() == ()
+    mailbox.withdraw()
+    mailbox.check()
 
 
 async def test_a_waiter_is_woken_by_the_thread_and_no_parcel_is_lost() -> None:
