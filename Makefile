@@ -1,11 +1,12 @@
 # One command per job. `make setup` is quick once warm, so everything that needs it asks for it.
 PYTHON ?= python3.11
-VENV := .venv/bin
+# By its own name and not by the checkout's link, which would be part of what DeepSpeed compiles.
+VENV = $(realpath .venv)/bin
 PACKAGES := schemas producers consumers environments inference verifier stream_jobs learner infra
 # mypy refuses a folder that holds no Python.
 CHECKED := $(foreach folder,$(PACKAGES) tests benchmarks examples,\
 	$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
-PYTEST := $(VENV)/python -m pytest
+PYTEST = $(VENV)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup venv lock fmt check unit test sim e2e bench demo docs records clean

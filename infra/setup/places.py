@@ -114,9 +114,14 @@ class Places:
     def torch_extensions(self) -> Path:
         """Compiled C++ operations of DeepSpeed; goes into TORCH_EXTENSIONS_DIR.
 
-        One folder per environment: two that share one would compile it again at each change.
+        One folder per environment and per name under which this interpreter sees it: that name is
+        part of the compiler's command, and a folder shared by two names would be compiled again at
+        each change from one to the other.
         """
-        return self.home / "torch_extensions" / self.venv_key
+        key = self.venv_key
+        if Path(sys.prefix) != self.venv:
+            key += "-" + hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+        return self.home / "torch_extensions" / key
 
     @property
     def local_data(self) -> Path:

@@ -92,3 +92,15 @@ def test_the_cache_folder_follows_the_usual_variables() -> None:
     assert find_places({"SLUICE_HOME": "/a"}).home == Path("/a")
     assert find_places({"XDG_CACHE_HOME": "/b"}).home == Path("/b/sluice")
     assert find_places({"HOME": "/c"}).home == Path("/c/.cache/sluice")
+
+
+def test_an_environment_seen_under_another_name_compiles_in_a_folder_of_its_own(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The name is part of the compiler's command: one folder for two names is compiled again at each
+    # change between them.
+    monkeypatch.setattr("sys.prefix", str(places.venv))
+    by_its_own_name = places.torch_extensions
+    monkeypatch.setattr("sys.prefix", str(places.venv_link))
+    assert places.torch_extensions.parent == by_its_own_name.parent
+    assert places.torch_extensions != by_its_own_name
