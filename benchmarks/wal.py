@@ -17,8 +17,6 @@ import asyncio
 import gc
 import json
 import platform
-import random
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +26,9 @@ from confluent_kafka import Producer as RawProducer
 
 from benchmarks.broker import Broker, own_broker
 from benchmarks.codec import TOKENS_PER_COMMIT, commits
-from producers.core.config import client_config
+from benchmarks.figures import median, quantile, ratio_row
+from benchmarks.raw import raw_producer
 from producers.core.routing import key_of, partition_for
-from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.ports import Acked, Context, Pending
@@ -70,10 +68,10 @@ async def _measure(broker: Broker, *, pairs: int, records: int, lone: int) -> li
             gc.collect()
             if arm == "raw":
                 raw_rates.append(_raw_rate(arms, wal))
-                raw_p99.append(_p99(_raw_latencies(arms, wal[:lone])))
+                raw_p99.append(quantile(_raw_latencies(arms, wal[:lone]), 0.99))
             else:
                 door_rates.append(await _door_rate(arms, wal))
-                door_p99.append(_p99(await _door_latencies(arms, wal[:lone])))
+                door_p99.append(quantile(await _door_latencies(arms, wal[:lone]), 0.99))
     await arms.door.producer.close(
         deadline=Deadline.after(
             10_000, now_ms=arms.door.clock.monotonic_ms(), waiting_for="the last acknowledgements"
@@ -81,35 +79,26 @@ async def _measure(broker: Broker, *, pairs: int, records: int, lone: int) -> li
     )
     where = f"{platform.machine()}, one broker beside it, {TOKENS_PER_COMMIT} tokens a commit"
     return [
-        _row(
+        ratio_row(
             "wal_throughput_ratio",
             [door / raw for door, raw in zip(door_rates, raw_rates, strict=True)],
-            THROUGHPUT_GOAL,
-            f"{where}, {pairs} pairs of {len(wal)} commits, medians "
-            f"{_median(door_rates):.0f}/s against {_median(raw_rates):.0f}/s raw",
+            goal=THROUGHPUT_GOAL,
+            conditions=f"{where}, {pairs} pairs of {len(wal)} commits, medians "
+            f"{median(door_rates):.0f}/s against {median(raw_rates):.0f}/s raw",
         ),
-        _row(
+        ratio_row(
             "commit_p99_ratio",
             [door / raw for door, raw in zip(door_p99, raw_p99, strict=True)],
-            P99_GOAL,
-            f"{where}, {pairs} pairs of {lone} single commits, medians of p99 "
-            f"{_median(door_p99) * 1e3:.2f} ms against {_median(raw_p99) * 1e3:.2f} ms raw",
+            goal=P99_GOAL,
+            conditions=f"{where}, {pairs} pairs of {lone} single commits, medians of p99 "
+            f"{median(door_p99) * 1e3:.2f} ms against {median(raw_p99) * 1e3:.2f} ms raw",
         ),
     ]
 
 
 def _open(broker: Broker) -> Arms:
-    settings = ProducerSettings(bootstrap=broker.bootstrap, prefix=broker.prefix, client_id="raw")
-    config = client_config(
-        settings,
-        compression=TOKENS.compression.value,
-        linger_ms=TOKENS.linger_ms,
-        host=socket.gethostname(),
-        pid=0,
-    )
-    raw = RawProducer({**config, "stats_cb": lambda _: None})
     return Arms(
-        raw=raw,
+        raw=raw_producer(broker, TOKENS),
         door=broker.context("door"),
         codec=Codec.local(),
         full=TOKENS.full(broker.prefix),
@@ -183,32 +172,6 @@ async def _door_latencies(arms: Arms, wal: Sequence[TokenCommit]) -> list[float]
         found.append(time.perf_counter() - begin)
         assert isinstance(outcome, Acked)
     return found
-
-
-def _row(name: str, ratios: list[float], goal: float, conditions: str) -> dict[str, Any]:
-    low, high = _interval(ratios)
-    return {
-        "name": name,
-        "value": round(_median(ratios), 3),
-        "unit": "ratio",
-        "goal": goal,
-        "conditions": f"{conditions}; 95 % interval of the median {low:.3f} to {high:.3f}",
-    }
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _p99(values: Sequence[float]) -> float:
-    return sorted(values)[int(len(values) * 0.99)]
-
-
-def _interval(ratios: Sequence[float], *, draws: int = 2_000) -> tuple[float, float]:
-    """Return the bootstrap interval of the median; the draws are the same for the same ratios."""
-    chance = random.Random(0)
-    medians = sorted(_median(chance.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 if __name__ == "__main__":

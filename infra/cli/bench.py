@@ -17,6 +17,7 @@ BENCHES: dict[str, str] = {
     "codec": "benchmarks.codec",
     "assembler": "benchmarks.assembler",
     "wal": "benchmarks.wal",
+    "trajectories": "benchmarks.trajectories",
     "decode": "benchmarks.decode_ratio",
 }
 

@@ -1,0 +1,52 @@
+"""Measurements run at tiny sizes and say what they promise; their figures are not looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import assembler, codec
+from benchmarks.figures import interval, median, quantile, ratio_row
+from benchmarks.trajectories import Path, make_load
+from schemas.codec import Codec
+from schemas.ports import Delivered
+from schemas.topics import GATE_DECISIONS
+from tests.support.contexts import context_on
+from tests.support.memory_bus import MemoryBus
+
+_KEYS = {"name", "value", "unit", "goal", "conditions"}
+
+
+def test_a_row_names_its_figure_and_its_conditions() -> None:
+    rows = [
+        *codec.run(rounds=1, episodes=8, per_episode=2),
+        *assembler.run(rounds=1, episodes=8),
+    ]
+    assert [set(row) for row in rows] == [_KEYS] * 2
+    assert all(row["value"] > 0 for row in rows)
+
+
+async def test_every_trajectory_of_a_block_is_put_decided_and_fetched() -> None:
+    bus = MemoryBus()
+    local = Codec.local()
+    load = make_load("measured", local, 16)
+    path = Path(context_on(bus), local)
+    await path.open()
+    for _ in range(2):
+        assert await path.block(load) > 0
+    await path.close()
+    assert len(load.frames) == 2 * len(load.sealed)
+    reader = context_on(bus).consumers.reader({GATE_DECISIONS: dict.fromkeys(range(12), 0)})
+    decisions = [
+        one.record
+        for one in await reader.poll(records_max=100, timeout_s=0.1)
+        if isinstance(one, Delivered)
+    ]
+    assert [len(decision.members) for decision in decisions] == [8] * 4
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [0.5, 0.5, 9.0, 9.0]])
+def test_the_interval_holds_the_median(values: list[float]) -> None:
+    low, high = interval(values)
+    assert low <= median(values) <= high
+    assert quantile(values, 1.0) == max(values)
+    assert "95 %" in ratio_row("r", values, goal=1.0, conditions="here")["conditions"]
