@@ -19,21 +19,15 @@ from typing import Any
 
 from scipy import stats
 
-from benchmarks.broker import RUN, own_broker
+from benchmarks.broker import own_broker
+from benchmarks.turns import Turns
 from consumers.kafka import KafkaConsumers
 from inference.engine import Engine, GenerateRequest
-from inference.generation import Generation
 from inference.service import InferenceService
 from inference.settings import InferenceSettings
 from inference.tokenizer import ModelTokenizer
-from inference.turn import TurnSpec
 from inference.vllm_engine import VllmEngine
-from inference.wal_stream import Draft
-from inference.wal_writer import OpenRequest
 from infra.setup.places import find_places
-from schemas.deadline import Deadline
-from schemas.enums import TokenKind
-from schemas.ids import episode_id
 from schemas.ports import Context
 
 GOAL = 0.97
@@ -41,35 +35,26 @@ SEQUENCES = 32
 TOKENS = 48
 PAIRS = 22
 QUESTION = "Explain in simple words how a bicycle keeps its balance while it moves."
-_BUDGET_MS = 180_000
 
 
 class Arms:
     """Both ways of decoding one block; each gives tokens a second."""
 
-    def __init__(
-        self,
-        context: Context,
-        service: InferenceService,
-        engine: Engine,
-        prompt: tuple[int, ...],
-    ) -> None:
-        self._context = context
+    def __init__(self, turns: Turns, engine: Engine, prompt: tuple[int, ...]) -> None:
         self._engine = engine
-        self._service = service
+        self._turns = turns
         self._prompt = prompt
-        self._ordinal = 0
 
     async def alone(self) -> float:
         """Decode a block with the engine alone."""
-        self._ordinal += 1
+        block = self._turns.next_block()
         began = time.perf_counter()
-        counts = await asyncio.gather(*(self._ask(k) for k in range(SEQUENCES)))
+        counts = await asyncio.gather(*(self._ask(block, k) for k in range(SEQUENCES)))
         return sum(counts) / (time.perf_counter() - began)
 
-    async def _ask(self, member: int) -> int:
+    async def _ask(self, block: int, member: int) -> int:
         request = GenerateRequest(
-            request_id=f"alone-{self._ordinal}-{member}",
+            request_id=f"alone-{block}-{member}",
             prompt_ids=self._prompt,
             tokens_max=TOKENS,
         )
@@ -77,48 +62,12 @@ class Arms:
 
     async def with_wal(self) -> float:
         """Decode a block; a turn ends when its last commit is durable."""
-        self._ordinal += 1
-        sessions = [await self._open(k) for k in range(SEQUENCES)]
+        self._turns.next_block()
+        sessions = [await self._turns.open(k) for k in range(SEQUENCES)]
         began = time.perf_counter()
-        turns = [self._start(session) for session in sessions]
-        counts = await asyncio.gather(*(self._follow(turn) for turn in turns))
+        running = [self._turns.start(session) for session in sessions]
+        counts = await asyncio.gather(*(self._turns.follow(turn) for turn in running))
         return sum(counts) / (time.perf_counter() - began)
-
-    async def _open(self, member: int) -> Any:
-        request = OpenRequest(
-            episode_id=episode_id(RUN, self._ordinal, member),
-            attempt=1,
-            fence_number=1,
-            tokens_floor=-1,
-            is_first=True,
-        )
-        return await self._service.sessions.open(request, deadline=self._deadline())
-
-    def _start(self, session: Any) -> Generation:
-        now_us = self._context.clock.now_us()
-        session.stream.append(Draft(kind=TokenKind.PROMPT, turn=0, ids=self._prompt), None)
-        spec = TurnSpec(
-            turn=0,
-            branch=0,
-            start=len(self._prompt),
-            prompt_ids=self._prompt,
-            resumed=(),
-            tokens_max=TOKENS,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            stop_ids=(),
-            requested_us=now_us,
-            planned_us=now_us,
-        )
-        return self._service.sessions.start(session, spec, deadline=self._deadline())
-
-    async def _follow(self, turn: Generation) -> int:
-        return sum([len(piece.ids) async for piece in turn.follow()])
-
-    def _deadline(self) -> Deadline:
-        now_ms = self._context.clock.monotonic_ms()
-        return Deadline.after(_BUDGET_MS, now_ms=now_ms, waiting_for="a block of the measurement")
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -144,7 +93,8 @@ async def _measure(
     )
     await service.keeper.start()
     try:
-        arms = Arms(context, service, engine, tuple(tokenizer.encode(QUESTION)))
+        prompt = tuple(tokenizer.encode(QUESTION))
+        arms = Arms(Turns(context, service, prompt, tokens_max=TOKENS), engine, prompt)
         await arms.alone()
         await arms.with_wal()
         alone, logged = [], []

@@ -18,6 +18,7 @@ BENCHES: dict[str, str] = {
     "assembler": "benchmarks.assembler",
     "wal": "benchmarks.wal",
     "trajectories": "benchmarks.trajectories",
+    "gateway": "benchmarks.gateway",
     "decode": "benchmarks.decode_ratio",
 }
 

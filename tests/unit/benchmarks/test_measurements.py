@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import assembler, codec
+from benchmarks import assembler, codec, gateway
+from benchmarks.broker import RUN
 from benchmarks.figures import interval, median, quantile, ratio_row
 from benchmarks.trajectories import Path, make_load
 from schemas.codec import Codec
+from schemas.enums import TokenKind
 from schemas.ports import Delivered
-from schemas.topics import GATE_DECISIONS
+from schemas.topics import GATE_DECISIONS, TOKENS
+from tests.support.clocks import RealClock
 from tests.support.contexts import context_on
 from tests.support.memory_bus import MemoryBus
 
@@ -42,6 +45,15 @@ async def test_every_trajectory_of_a_block_is_put_decided_and_fetched() -> None:
         if isinstance(one, Delivered)
     ]
     assert [len(decision.members) for decision in decisions] == [8] * 4
+
+
+async def test_a_turn_is_asked_over_http_and_behind_the_gateway() -> None:
+    bus = MemoryBus()
+    context = context_on(bus, run=RUN, clock=RealClock())
+    over, behind = await gateway.measure(context, gateway.settings_of(None), pairs=2)
+    assert len(over) == len(behind) == 2
+    actions = [one.count for one in bus.records(TOKENS) if one.kind is TokenKind.ACTION]
+    assert actions == [gateway.TOKENS] * 4, "both arms sample and commit the same"
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [0.5, 0.5, 9.0, 9.0]])
