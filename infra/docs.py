@@ -1,4 +1,5 @@
-"""Write what is generated from the code: settings, topics and the picture in ARCHITECTURE.md.
+"""Write what is generated from the code: settings, topics, metrics and the picture in
+ARCHITECTURE.md.
 
 Run it with `make docs`; a test fails when the files differ from what it would write.
 """
@@ -15,6 +16,8 @@ from pydantic.fields import FieldInfo
 
 from infra.asyncapi import document
 from infra.settings import SHARED, RunSettings
+from infra.tables import generated
+from infra.tables.page import metrics_page
 from schemas.topics import ALL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,6 +135,9 @@ def generate() -> dict[Path, str]:
     return {
         ROOT / "docs" / "settings.md": settings_page(),
         ROOT / "docs" / "asyncapi.json": contract,
+        ROOT / "docs" / "metrics.md": metrics_page(),
+        ROOT / "infra" / "clickhouse" / "r10_rollups.sql": generated.rollups(),
+        ROOT / "infra" / "clickhouse" / "r20_quantities.sql": generated.views(),
         page: architecture(page.read_text()),
     }
 

@@ -24,7 +24,14 @@ from schemas.ports import Delivered
 from stream_jobs.core.sink_batches import Place
 from stream_jobs.core.sink_columns import Kind, Table
 from stream_jobs.core.sink_ranges import Range, Stored, Written
-from stream_jobs.core.sink_statements import Migration, engine_code, outstanding, passes
+from stream_jobs.core.sink_statements import (
+    Definitions,
+    changed,
+    engine_code,
+    first_time,
+    outstanding,
+    passes,
+)
 
 T = TypeVar("T")
 
@@ -47,6 +54,9 @@ _ARROW: Mapping[Kind, pa.DataType] = {
 _VERSIONS = """CREATE TABLE IF NOT EXISTS schema_migrations (
   version UInt32, name String, checksum String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
 ) ENGINE = ReplacingMergeTree(applied_at) ORDER BY version"""
+_REPEATABLE = """CREATE TABLE IF NOT EXISTS schema_repeatable (
+  name String, checksum String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
+) ENGINE = ReplacingMergeTree(applied_at) ORDER BY name"""
 # A repeated insert reaches the rollups too: one that failed between table and rollup is made whole.
 _INSERT = {"async_insert": "0", "deduplicate_blocks_in_dependent_materialized_views": "1"}
 
@@ -198,11 +208,14 @@ class Store:
             raise
         return cls(engine, thread)
 
-    async def migrate(self, migrations: Sequence[Migration]) -> tuple[int, ...]:
-        """Apply what is outstanding, in order; return the versions that were applied now."""
+    async def migrate(self, definitions: Definitions) -> tuple[str, ...]:
+        """Apply what is outstanding, in order; return the names of what was applied now."""
         await self.run(_VERSIONS)
+        await self.run(_REPEATABLE)
         rows = await self.rows("SELECT version, checksum FROM schema_migrations FINAL")
-        todo = outstanding(migrations, {int(version): checksum for version, checksum in rows})
+        todo = outstanding(
+            definitions.migrations, {int(version): checksum for version, checksum in rows}
+        )
         for migration in todo:
             for statement in migration.statements:
                 await self.run(statement)
@@ -210,7 +223,17 @@ class Store:
                 "INSERT INTO schema_migrations (version, name, checksum) VALUES "
                 f"({migration.version}, '{_quoted(migration.name)}', '{migration.checksum}')"
             )
-        return tuple(one.version for one in todo)
+        rows = await self.rows("SELECT name, checksum FROM schema_repeatable FINAL")
+        again = changed(definitions, todo, dict(rows))
+        is_new = any(one.version == 1 for one in todo)
+        for one in again:
+            for statement in first_time(one.statements) if is_new else one.statements:
+                await self.run(statement)
+            await self.run(
+                "INSERT INTO schema_repeatable (name, checksum) VALUES "
+                f"('{_quoted(one.name)}', '{one.checksum}')"
+            )
+        return tuple(one.name for one in (*todo, *again))
 
     async def insert(self, table: Table, messages: Sequence[Delivered[Any]], token: str) -> int:
         """Insert the rows of records under a token and return how many they are; the same token

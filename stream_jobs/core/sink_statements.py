@@ -54,9 +54,22 @@ class Migration:
     """One file of table definitions."""
 
     version: int
+    """0 for a repeatable one."""
     name: str
     checksum: str
     statements: tuple[str, ...]
+    formerly: frozenset[str] = frozenset()
+    """Checksums of earlier texts that left tables as good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """What the files under `infra/clickhouse` say."""
+
+    migrations: tuple[Migration, ...]
+    """Applied once, in order; never changed afterwards."""
+    repeatable: tuple[Migration, ...]
+    """Views and rollups, which follow from the rows: applied again whenever their text changes."""
 
 
 def bare(text: str) -> str:
@@ -109,36 +122,39 @@ def passes(message: str) -> bool:
     return code is None or code in _LATER
 
 
-def parse_migrations(texts: Sequence[str]) -> tuple[Migration, ...]:
-    """Return the migrations by version; raise SettingsError for a file without header or a gap.
+def parse_migrations(texts: Sequence[str]) -> Definitions:
+    """Return what the files say; raise SettingsError for a file without header or a gap.
 
-    A file opens with `-- migration N: name`; a statement ends with a semicolon at a line's end.
+    A file opens with `-- migration N: name` or `-- repeatable NAME: what`; `-- formerly CHECKSUM`
+    names an earlier text of it; a statement ends with a semicolon at a line's end.
     """
-    found = []
+    found: list[Migration] = []
+    repeatable: list[Migration] = []
     for text in texts:
-        head = re.match(r"-- migration (\d+): ([^\n]+)\n", text)
+        head = re.match(r"-- (?:migration (\d+): ([^\n]+)|repeatable (\w+): [^\n]+)\n", text)
         if head is None:
             raise SettingsError(
-                "a table definition does not open with `-- migration N: name`",
+                "a table definition opens neither with `-- migration N: name` nor with "
+                "`-- repeatable NAME: what`",
                 hint="see infra/clickhouse",
             )
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
         statements = [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))]
-        found.append(
-            Migration(
-                version=int(head[1]),
-                name=head[2].strip(),
-                checksum=hashlib.sha256(text.encode()).hexdigest(),
-                statements=tuple(part for part in statements if part),
-            )
+        one = Migration(
+            version=int(head[1] or 0),
+            name=(head[2] or head[3]).strip(),
+            checksum=hashlib.sha256(text.encode()).hexdigest(),
+            statements=tuple(part for part in statements if part),
+            formerly=frozenset(re.findall(r"^-- formerly ([0-9a-f]{64})$", text, re.MULTILINE)),
         )
+        (found if one.version else repeatable).append(one)
     found.sort(key=lambda one: one.version)
     if [one.version for one in found] != list(range(1, len(found) + 1)):
         raise SettingsError(
             f"migrations {[one.version for one in found]} do not count from 1 without a gap",
             hint="see infra/clickhouse",
         )
-    return tuple(found)
+    return Definitions(migrations=tuple(found), repeatable=tuple(repeatable))
 
 
 def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tuple[Migration, ...]:
@@ -146,12 +162,34 @@ def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tup
 
     applied: version to checksum.
     """
-    known = {one.version: one.checksum for one in migrations}
+    known = {one.version: {one.checksum, *one.formerly} for one in migrations}
     for version, checksum in sorted(applied.items()):
-        if known.get(version) != checksum:
+        if checksum not in known.get(version, ()):
             what = "is newer than this program" if version not in known else "was changed since"
             raise SettingsError(
                 f"migration {version} of the tables {what}",
                 hint="use the version that made the tables, or start a new run",
             )
     return tuple(one for one in migrations if one.version not in applied)
+
+
+def first_time(statements: Sequence[str]) -> tuple[str, ...]:
+    """Return what a repeatable file does on tables without rows: nothing has to be made anew."""
+    again = re.compile(r"(?:drop view if exists|truncate table|insert into)\b", re.IGNORECASE)
+    return tuple(one for one in statements if again.match(one) is None)
+
+
+def changed(
+    definitions: Definitions, now: Sequence[Migration], applied: dict[str, str]
+) -> tuple[Migration, ...]:
+    """Return the repeatable files to apply: all of them when migrations were applied now, else from
+    the first that differs on, since later ones stand on earlier ones.
+
+    applied: name to checksum.
+    """
+    if now:
+        return definitions.repeatable
+    for index, one in enumerate(definitions.repeatable):
+        if applied.get(one.name) != one.checksum:
+            return definitions.repeatable[index:]
+    return ()

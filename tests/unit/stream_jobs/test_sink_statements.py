@@ -6,7 +6,9 @@ import pytest
 
 from schemas.errors import RejectedError, SettingsError
 from stream_jobs.core.sink_statements import (
+    changed,
     engine_code,
+    first_time,
     outstanding,
     parse_migrations,
     passes,
@@ -86,7 +88,7 @@ def test_a_migration_is_split_at_semicolons_that_end_a_line() -> None:
     text = migration(
         1, "CREATE TABLE a (\n x Int64 -- it; is\n);\n\nCREATE VIEW b AS\nSELECT ';' ;\n"
     )
-    (only,) = parse_migrations([text])
+    (only,) = parse_migrations([text]).migrations
     assert (only.version, only.name) == (1, "some name")
     assert [one.split()[1] for one in only.statements] == ["TABLE", "VIEW"]
 
@@ -100,10 +102,40 @@ def test_migrations_without_header_or_with_a_gap_are_refused(texts: list[str]) -
 
 
 def test_only_what_is_outstanding_is_applied_and_a_changed_one_is_refused() -> None:
-    one, two = parse_migrations([migration(2), migration(1)])
+    one, two = parse_migrations([migration(2), migration(1)]).migrations
     assert outstanding((one, two), {1: one.checksum}) == (two,)
     assert outstanding((one, two), {}) == (one, two)
     with pytest.raises(SettingsError, match="was changed since"):
         outstanding((one, two), {1: "other"})
     with pytest.raises(SettingsError, match="is newer"):
         outstanding((one,), {1: one.checksum, 2: two.checksum})
+
+
+def test_an_earlier_text_that_a_migration_names_is_as_good_as_its_own() -> None:
+    (old,) = parse_migrations([migration(1)]).migrations
+    text = migration(1, "SELECT 2;\n").replace("\n", f"\n-- formerly {old.checksum}\n", 1)
+    new = parse_migrations([text]).migrations
+    assert outstanding(new, {1: old.checksum}) == ()
+    with pytest.raises(SettingsError, match="was changed since"):
+        outstanding(parse_migrations([migration(1, "SELECT 3;\n")]).migrations, {1: old.checksum})
+
+
+def repeatable(name: str, body: str = "SELECT 1;\n") -> str:
+    return f"-- repeatable {name}: what it is\n{body}"
+
+
+def test_views_are_applied_from_the_first_that_changed_on_and_all_of_them_after_a_migration() -> (
+    None
+):
+    found = parse_migrations([migration(1), repeatable("a"), repeatable("b"), repeatable("c")])
+    same = {one.name: one.checksum for one in found.repeatable}
+    assert changed(found, (), same) == ()
+    assert [one.name for one in changed(found, (), same | {"b": "other"})] == ["b", "c"]
+    assert [one.name for one in changed(found, (), {})] == ["a", "b", "c"]
+    assert changed(found, found.migrations, same) == found.repeatable
+
+
+def test_tables_without_rows_need_no_rollup_made_anew() -> None:
+    body = "DROP VIEW IF EXISTS a;\nTRUNCATE TABLE b;\nINSERT INTO b\nSELECT 1;\nCREATE VIEW c;\n"
+    (one,) = parse_migrations([migration(1), repeatable("a", body)]).repeatable
+    assert first_time(one.statements) == ("CREATE VIEW c",)

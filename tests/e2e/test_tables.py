@@ -1,0 +1,280 @@
+"""The real tables and views, on the embedded ClickHouse: a run worked out by hand, percentiles,
+rollups, definitions applied again, and rows that nobody wants.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.run.worker import table_definitions
+from infra.tables.quantities import QUANTITIES
+from infra.tables.views import VIEWS
+from schemas import topics
+from schemas.ports import Delivered
+from tests.support import small_run
+from tests.support.small_run import made
+from tests.support.table_process import Tables
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+BASE = {"p50", "p95", "p99", "max", "mean", "n", "bad", "run_id"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    """Tables that hold the small run, and are only read."""
+    tables = Tables(tmp_path_factory.mktemp("small"))
+    batches: dict[str, tuple[list[object], list[int]]] = {}
+    for topic, at_s, record in small_run.rows():
+        records, times = batches.setdefault(topic.name, ([], []))
+        records.append(record)
+        times.append(round((small_run.T0 + at_s) * 1000))
+    for name, (records, times) in batches.items():
+        tables.add(topics.BY_NAME[name], records, at_ms=times)
+    yield tables
+    tables.close()
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Tables]:
+    """Empty tables."""
+    one = Tables(tmp_path)
+    yield one
+    one.close()
+
+
+def columns(tables: Tables, name: str) -> list[str]:
+    return [str(row["name"]) for row in tables.ask(f"DESCRIBE TABLE {name}")]
+
+
+def test_every_view_has_the_columns_that_the_page_names(small: Tables) -> None:
+    for view in VIEWS:
+        assert columns(small, view.name) == view.columns.split(), view.name
+    for one in QUANTITIES:
+        assert set(columns(small, one.name)) == BASE, one.name
+        assert columns(small, f"{one.name}_samples") == [
+            "run_id", "ts", "value", "worker", "environment", "epoch", "number", "episode_id",
+            *one.labels,
+        ]  # fmt: skip
+
+
+def test_no_view_is_left_out_of_the_page(small: Tables) -> None:
+    made_of = {"name": "SELECT name FROM system.tables WHERE database = currentDatabase() "}
+    names = {row["name"] for row in small.ask(made_of["name"] + "AND engine = 'View'")}
+    quantities = {one.name for one in QUANTITIES} | {f"{one.name}_samples" for one in QUANTITIES}
+    assert names == {view.name for view in VIEWS} | quantities
+
+
+def test_every_quantity_is_filled_and_its_rollup_agrees_with_its_rows(small: Tables) -> None:
+    merged = {row["quantity"]: row for row in small.ask("SELECT * FROM quantities")}
+    assert merged.keys() == {one.name for one in QUANTITIES}
+    for one in QUANTITIES:
+        exact = small.one(f"SELECT * FROM {one.name}")
+        rolled = merged[one.name]
+        assert exact["n"] > 0, one.name
+        assert {k: rolled[k] for k in ("n", "bad", "max")} == {
+            k: exact[k] for k in ("n", "bad", "max")
+        }, one.name
+        assert rolled["mean"] == pytest.approx(exact["mean"]), one.name
+
+
+@pytest.mark.parametrize(
+    ("name", "p50", "most", "n"),
+    [
+        ("ttft_ms", 300.0, 300.0, 5),
+        ("inter_token_ms", 10.0, 10.0, 5),
+        ("commit_latency_ms", 10.0, 10.0, 15),
+        ("exposure_wait_ms", 2.5, 3.0, 2),
+        ("kv_reuse_ratio", 0.6, 0.6, 5),
+        ("policy_lag_steps", 0.5, 1.0, 2),
+        ("policy_lag_s", 1.0, 2.0, 2),
+        ("policy_lag_kl_nats", 0.005, 0.01, 2),
+        ("verdict_wait_ms", 500.0, 500.0, 4),
+        ("assembly_wait_ms", 200.0, 200.0, 4),
+        ("learner_step_ms", 18_000.0, 18_000.0, 1),
+        ("learner_busy_ms", 8_000.0, 8_000.0, 1),
+    ],
+)
+def test_a_quantity_is_what_its_definition_says(
+    small: Tables, name: str, p50: float, most: float, n: int
+) -> None:
+    row = small.one(f"SELECT p50, max, n FROM {name}")
+    assert (row["p50"], row["max"], row["n"]) == (pytest.approx(p50), pytest.approx(most), n)
+
+
+def test_quantities_are_cut_by_version_worker_environment_and_minute(small: Tables) -> None:
+    by = "SELECT {0}, n FROM quantities_by_{1} WHERE quantity = 'ttft_ms' ORDER BY {0}"
+    assert small.ask(by.format("number", "version")) == [{"number": 0, "n": 5}]
+    assert small.ask(by.format("worker", "worker")) == [
+        {"worker": "inference-0", "n": 3},
+        {"worker": "inference-1", "n": 2},
+    ]
+    assert small.ask(by.format("environment", "environment")) == [
+        {"environment": "counter", "n": 5}
+    ]
+    assert sum(row["n"] for row in small.ask(by.format("t", "minute"))) == 5
+
+
+def test_a_number_that_is_not_finite_is_counted_apart(small: Tables) -> None:
+    row = small.one("SELECT n, bad, max FROM exposure_wait_ms")
+    assert row == {"n": 2, "bad": 1, "max": 3.0}
+
+
+def test_every_episode_and_every_token_has_exactly_one_place(small: Tables) -> None:
+    episodes = small.ask("SELECT outcome, reason, n FROM trajectory_accounts ORDER BY outcome")
+    assert [tuple(row.values()) for row in episodes] == [
+        ("dropped", "lag", 1),
+        ("evaluated", "", 1),
+        ("pending", "", 1),
+        ("trained", "", 2),
+    ]
+    tokens = small.ask(
+        "SELECT outcome, reason, tokens FROM token_accounts ORDER BY outcome, reason"
+    )
+    assert [tuple(row.values()) for row in tokens] == [
+        ("dropped", "lag", 30),
+        ("evaluated", "", 50),
+        ("masked", "dis_high", 4),
+        ("masked", "dis_low", 2),
+        ("pending", "", 20),
+        ("superseded", "", 5),
+        ("trained", "", 89),
+    ]
+    sampled = small.one("SELECT tokens FROM token_funnel WHERE stage = 'sampled'")["tokens"]
+    assert sum(row["tokens"] for row in tokens) == sampled == 200
+
+
+def test_effective_throughput_stands_beside_the_raw_one_and_its_bound(small: Tables) -> None:
+    row = small.one("SELECT * FROM throughput")
+    assert (row["raw_tokens"], row["trained_tokens"], row["wall_s"]) == (200, 89, 20.0)
+    assert row["effective_tokens_per_s"] == pytest.approx(89 / 20)
+    assert row["effective_tokens_per_s"] <= row["raw_tokens_per_s"]
+    busy = {one["stage"]: one["busy_s"] for one in small.ask("SELECT * FROM stage_busy")}
+    # Episodes ran from 2 to 8; each verdict took 0.4 s; one worker of two stood still for 2 s.
+    assert busy == pytest.approx({"rollout": 6.0, "verify": 1.6, "learn": 8.0, "sync": 1.05})
+    assert (row["bottleneck"], row["bound_tokens_per_s"]) == ("learn", pytest.approx(89 / 8))
+
+
+def test_waits_and_phases_sum_to_the_wall_clock_of_the_learner(small: Tables) -> None:
+    check = small.one("SELECT * FROM wait_check")
+    assert check["attributed_ratio"] == pytest.approx(1.0, abs=0.02)
+    spent = {row["cause"]: row["spent_s"] for row in small.ask("SELECT * FROM wait_totals")}
+    # The wait lasted from 2 to 12: half of the two seconds' pause is refresh, the batch was nearly
+    # whole at 8, and no episode that was leased before had ended then.
+    assert spent["refresh"] == pytest.approx(1.0)
+    assert spent["straggler"] == pytest.approx(4.0)
+    assert (spent["train"], spent["record"]) == (6.0, 2.0)
+    waits = ("refresh", "straggler", "backpressure", "commit", "batch_not_full")
+    assert sum(spent.get(cause, 0.0) for cause in waits) == pytest.approx(10.0)
+
+
+def test_lag_is_told_by_step_and_by_bucket_with_the_ratio_and_the_sample_size(
+    small: Tables,
+) -> None:
+    step = small.one("SELECT ordinal, n, steps_max, s_max, kl_max FROM policy_lag_by_step")
+    assert step == {"ordinal": 1, "n": 2, "steps_max": 1, "s_max": 2.0, "kl_max": 0.01}
+    buckets = small.ask("SELECT bucket, n FROM policy_lag_by_bucket ORDER BY place")
+    assert buckets == [{"bucket": "le_0", "n": 1}, {"bucket": "le_1", "n": 1}]
+    ratio = small.one("SELECT bucket, ratio_p95, effective_sample_ratio FROM ratio_by_lag_bucket")
+    assert ratio == {"bucket": "le_0", "ratio_p95": 1.2, "effective_sample_ratio": 0.9}
+
+
+def test_percentiles_keep_their_rank_after_merging_partitions_and_minutes(tables: Tables) -> None:
+    seed = 20_261_129
+    draw = random.Random(seed)
+    values: list[int] = []
+    for minute in range(40):
+        for partition in range(4):
+            records, times = [], []
+            for index in range(150):
+                value = round(draw.lognormvariate(10.0, 1.0 + 0.02 * minute))
+                value *= 100 if draw.random() < 0.02 else 1
+                values.append(value)
+                records.append(made(topics.VERDICTS, code="correct", duration_us=value))
+                times.append((small_run.T0 + 60 * minute) * 1000 + index)
+            tables.add(topics.VERDICTS, records, at_ms=times, partition=partition)
+    row = tables.one("SELECT * FROM quantities WHERE quantity = 'verifier_ms'")
+    assert row["n"] == len(values) == 24_000
+    assert row["max"] == max(values) / 1000
+    assert (
+        tables.one("SELECT count() AS n FROM quantity_1m WHERE quantity = 'verifier_ms'")["n"] > 40
+    )
+    ranked = sorted(value / 1000 for value in values)
+    for name in (row, tables.one("SELECT * FROM verifier_ms")):
+        for share, key in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
+            low = bisect.bisect_left(ranked, name[key]) / len(ranked)
+            high = bisect.bisect_right(ranked, name[key]) / len(ranked)
+            off = max(low - share, share - high, 0.0)
+            assert off <= 0.01, f"{key} is {off:.4f} off its rank (seed {seed})"
+
+
+def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(tables: Tables) -> None:
+    messages = [
+        Delivered(
+            topic=topics.VERDICTS.name, partition=0, offset=offset,
+            timestamp_ms=small_run.T0 * 1000, key=None,
+            record=made(topics.VERDICTS, code="correct", duration_us=1_000 * offset),
+        )
+        for offset in range(10)
+    ]  # fmt: skip
+    for _ in range(3):
+        tables.insert(topics.VERDICTS, messages, "verdicts:0:0-9")
+    assert tables.one("SELECT count() AS n FROM verdicts") == {"n": 10}
+    assert tables.one("SELECT n FROM quantities WHERE quantity = 'verifier_ms'") == {"n": 10}
+
+
+def test_definitions_are_applied_once_and_a_changed_view_makes_the_rollup_anew(
+    tables: Tables,
+) -> None:
+    texts = table_definitions()
+    assert tables.migrate(texts) == []
+    tables.add(
+        topics.VERDICTS,
+        [made(topics.VERDICTS, code="correct", duration_us=7_000)] * 3,
+        at_ms=[small_run.T0 * 1000] * 3,
+    )
+    before = tables.one("SELECT n, max FROM quantities WHERE quantity = 'verifier_ms'")
+    changed = [
+        text + "\n-- one more line\n" if text.startswith("-- repeatable rollups") else text
+        for text in texts
+    ]
+    assert tables.migrate(changed) == ["rollups", "quantities", "flow", "learning"]
+    assert tables.one("SELECT n, max FROM quantities WHERE quantity = 'verifier_ms'") == before
+    tables.add(
+        topics.VERDICTS,
+        [made(topics.VERDICTS, code="correct", duration_us=9_000)],
+        at_ms=[small_run.T0 * 1000],
+    )
+    after = tables.one("SELECT n, max FROM quantities WHERE quantity = 'verifier_ms'")
+    assert after == {"n": 4, "max": 9.0}
+
+
+def test_rows_from_the_far_past_and_future_and_of_wild_clocks_are_all_kept(tables: Tables) -> None:
+    at_ms = [-1, 0, 1, 4_102_444_800_000, 2**53, small_run.T0 * 1000]
+    points = [
+        made(topics.METRICS, name="x_ms", value=1.0, at_us=at)
+        for at in (-(2**62), 0, 2**62, 5, 1, 2)
+    ]
+    tables.add(topics.METRICS, points, at_ms=at_ms)
+    months = [86_400_000 * 31 * month for month in range(200)]
+    many = [made(topics.METRICS, name="y_ms", value=1.0) for _ in months]
+    tables.add(topics.METRICS, many, at_ms=months)
+    tables.run("OPTIMIZE TABLE metric_points FINAL")
+    assert tables.one("SELECT count() AS n FROM metric_points") == {"n": 206}
+    assert tables.one("SELECT sum(n) AS n FROM metric_1m") == {"n": 206}
+
+
+def test_a_run_name_that_is_sql_stays_a_name(tables: Tables) -> None:
+    name = "x'); DROP TABLE verdicts; -- \\' \n {run:String}"
+    record = made(topics.VERDICTS, run_id=name, code="correct", episode_id=name)
+    tables.add(topics.VERDICTS, [record], at_ms=[small_run.T0 * 1000])
+    assert tables.one("SELECT run_id, episode_id FROM verdicts") == {
+        "run_id": name,
+        "episode_id": name,
+    }
+    assert tables.one("SELECT count() AS n FROM verdicts") == {"n": 1}
