@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version as installed
@@ -11,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from learner.bus import LearnerBus
+from learner.canary import Canary, read_card, write_card
 from learner.checkpoint_store import TENSORS, CheckpointName, CheckpointStore
+from learner.core.canary import Card
 from learner.core.consume import Consumption
 from learner.core.restore import Choice, Record, choose
 from learner.engine import resolve_precision
 from learner.ranks import Ranks
 from learner.settings import LearnerSettings
+from learner.settled import SettledLog
+from learner.version_store import store_error
 from learner.work import LoadWork, SaveWork
 from schemas.enums import LearnerEventKind
 from schemas.errors import Boundary, SettingsError
@@ -25,7 +31,8 @@ from schemas.ports import Context
 from schemas.records.parts import LogEnd, StepRef
 from schemas.topics import GATED
 
-_DEPENDENCIES = ("torch", "deepspeed", "transformers")
+_FORMAT = 2
+_DEPENDENCIES = ("torch", "deepspeed", "transformers", "numpy", "safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATE_FILE = "chat_template.jinja"
 
@@ -57,16 +64,23 @@ def template_digest(model_path: Path) -> str:
 
 
 def facts(settings: LearnerSettings, context: Context) -> dict[str, Any]:
-    """Return what must be the same when a checkpoint is restored."""
+    """Return what must be the same when a checkpoint is restored, besides what surrounds the
+    learner.
+    """
     model_path = Path(settings.model_path)
     return {
         "run": context.run_id,
+        "model": digest_of(model_path / "config.json"),
         "tokenizer": tokenizer_digest(model_path),
         "template": template_digest(model_path),
         "ranks": settings.ranks,
         "zero stage": 2,
         "device": settings.device.value,
         "precision": resolve_precision(settings).value,
+        "loss": settings.loss.model_dump_json(),
+        "optimiser": settings.optimiser.model_dump_json(),
+        "seed": settings.seed,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         **{name: installed(name) for name in _DEPENDENCIES},
     }
 
@@ -75,9 +89,16 @@ class Checkpoints:
     """The learner's checkpoints of one run."""
 
     def __init__(
-        self, context: Context, settings: LearnerSettings, bus: LearnerBus, ranks: Ranks
+        self,
+        context: Context,
+        settings: LearnerSettings,
+        bus: LearnerBus,
+        ranks: Ranks,
+        canary: Canary,
     ) -> None:
         self._context, self._settings, self._bus, self._ranks = context, settings, bus, ranks
+        self._canary = canary
+        self._settled = SettledLog(context)
         self.store = CheckpointStore(Path(settings.checkpoints_dir))
         self._taken = 0
         self._kept: list[str] = []
@@ -122,7 +143,7 @@ class Checkpoints:
         assert choice.folder is not None, "the starting weights have no state"
         state = self.store.state(choice.folder.name)
         saved: Mapping[str, Any] = state["facts"]
-        for name, value in facts(self._settings, self._context).items():
+        for name, value in self._facts().items():
             if saved.get(name) != value:
                 raise SettingsError(
                     f"checkpoint {choice.folder.name} was made with {name} {saved.get(name)!r}, "
@@ -154,21 +175,28 @@ class Checkpoints:
             number=version.number,
             unique=f"{self._context.incarnation[:8]}{self._taken}",
         )
+        budget_s = self._settings.start_s
+        waiting = self._bus.deadline("what became of the tasks", budget_s=budget_s)
+        settled = await self._settled.catch_up(deadline=waiting)
+        consumed = self._bus.log.trained.keys() | self._bus.log.skipped.keys()
         state = {
-            "format": 1,
+            "format": _FORMAT,
             "epoch": self._bus.epoch,
             "version": {"epoch": version.epoch, "number": version.number},
             "ordinal": ordinal,
             "chain": [asdict(ref) for ref in self.chain],
             "consumption": consumption.to_state(),
+            "staleness": consumption.counters(),
             "judged_by": dict(judged_by),
             "policy_digest": policy_digest,
-            "loss": self._settings.loss.model_dump(mode="json"),
-            "facts": facts(self._settings, self._context),
+            "settled_cursor": settled.cursor(consumed),
+            "issued_end": settled.issued_end,
+            "paused": settled.paused(),
+            "facts": self._facts(),
         }
+        card = await self._canary.card()
         made = self.store.begin(name)
-        await self._ranks.do(SaveWork(folder=str(self.store.path(made) / TENSORS)))
-        await self._ranks.call(lambda _: self.store.finish(name, state))
+        await self._write(name, card, state)
         await self._bus.append(
             self._bus.event(
                 LearnerEventKind.CHECKPOINTED,
@@ -178,12 +206,35 @@ class Checkpoints:
                 parent_number=version.number,
                 policy_digest=policy_digest,
                 checkpoint_id=made,
+                settled_cursor=state["settled_cursor"],
                 positions=positions_of(consumption),
             )
         )
         self._kept = [*self._kept, made][-self._settings.checkpoints_kept :]
         self.store.keep_only(self._kept)
         return made
+
+    async def _write(
+        self, name: CheckpointName, card: Card | None, state: Mapping[str, Any]
+    ) -> None:
+        """Write tensors, card, state and marker; remove the remains when the disk refuses."""
+        folder = self.store.path(str(name))
+        try:
+            await self._ranks.do(SaveWork(folder=str(folder / TENSORS)))
+            await self._ranks.call(lambda _: write_card(folder, card))
+        except (OSError, RuntimeError) as error:
+            # torch tells of a full disk by a RuntimeError that names the write.
+            cause = error if isinstance(error, OSError) else OSError(None, str(error), str(folder))
+            shutil.rmtree(folder, ignore_errors=True)
+            raise store_error(f"checkpoint {name} could not be written", cause) from error
+        await self._ranks.call(lambda _: self.store.finish(name, state))
+
+    def _facts(self) -> dict[str, Any]:
+        return facts(self._settings, self._context) | dict(self._canary.facts)
+
+    def card(self, name: str) -> Card | None:
+        """Return the canary's card of a checkpoint."""
+        return read_card(self.store.path(name))
 
     def keep(self, *names: str) -> None:
         """Count restored checkpoints among the kept ones, oldest first."""

@@ -271,6 +271,19 @@ class Engine:
             self.device.split(":")[0], dtype=torch.bfloat16, enabled=enabled, cache_enabled=True
         )
 
+    def logits(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the logits after the last id of each prompt, float32 [prompts, vocabulary], each
+        prompt computed alone; no other rank takes part.
+        """
+        rows = []
+        self.model.eval()
+        with torch.no_grad(), self._autocast():
+            for prompt in prompts:
+                ids_BT = torch.tensor([list(prompt)], device=self.device)
+                rows.append(self.model(ids_BT, logits_to_keep=1).logits[0, -1].float().cpu())
+        self.model.train()
+        return torch.stack(rows).numpy()
+
     def export(self, folder: Path) -> None:
         """Write the weights as bf16 safetensors with the model's configuration; rank 0 only."""
         write_weights(self.model, folder)

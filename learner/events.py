@@ -36,7 +36,19 @@ class Made:
 def restored_event(
     bus: LearnerBus, choice: Choice, made: Made, consumption: Consumption, canary: str
 ) -> LearnerEvent:
-    """Return the Restored of a choice; `made` is the version it starts from."""
+    """Return the Restored of a choice; `made` is the version it starts from.
+
+    What it cuts off is told by count and name, though anyone can work it out from the log.
+    """
+    lost = [ref for ref in bus.log.steps if ref.ordinal > made.ordinal]
+    untrained = sum(ref.ordinal > made.ordinal for ref in bus.log.trained.values())
+    detail = ""
+    if lost:
+        first, last = (Version(ref.epoch, ref.number) for ref in (lost[0], lost[-1]))
+        detail = (
+            f"rolled back {len(lost)} updates, versions {first} to {last}: {untrained} "
+            "trajectories are consumed again"
+        )
     restored: tuple[StepRef, ...] = ()
     if choice.folder is not None:
         restored = (
@@ -59,6 +71,8 @@ def restored_event(
         checkpoint_id=choice.folder.name if choice.folder else "",
         positions=positions_of(consumption),
         canary=canary,
+        counts={"rolled_back_updates": len(lost), "rolled_back_trajectories": untrained},
+        detail=detail,
     )
 
 

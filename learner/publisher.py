@@ -16,10 +16,11 @@ from learner.bus import LearnerBus
 from learner.checkpoints import template_digest, tokenizer_digest
 from learner.ranks import Ranks
 from learner.settings import LearnerSettings
-from learner.version_store import VersionStore, Written
+from learner.version_store import VersionStore, Written, facts_of
 from schemas.crash_points import CrashPoint, reach
 from schemas.errors import Boundary, SettingsError, SluiceError
 from schemas.ids import Version
+from schemas.manifest import differences, parse_manifest
 from schemas.ports import Context
 from schemas.records.policy_version import PolicyVersion
 
@@ -53,6 +54,25 @@ class Publisher:
         if self.store.path(start).exists():
             return self.store.read(start)
         return self.store.write(start, self._copy_model)
+
+    def must_be_the_start(self, policy: PolicyVersion) -> None:
+        """Raise SettingsError unless the model's folder still holds the starting weights that were
+        announced.
+        """
+        announced = parse_manifest(policy.manifest)
+        now = {
+            name: facts_of(path) if (path := self._model_path / name).is_file() else None
+            for name in announced
+            if name.endswith(".safetensors") or name == "config.json"
+        }
+        wrong = differences({name: announced[name] for name in now}, now)
+        if wrong:
+            raise SettingsError(
+                f"the run began with other starting weights than {self._model_path} holds: "
+                f"{'; '.join(wrong)}",
+                boundary=Boundary.STORE,
+                hint="bring the model's folder back, or start a new run",
+            )
 
     def _copy_model(self, folder: Path) -> None:
         for pattern in _WEIGHTS:

@@ -128,6 +128,17 @@ class LearnerSettings(BaseModel):
     restore_from: str = Field(
         "", description="Name of an older checkpoint to start from; empty: the newest."
     )
+    canary: bool = Field(
+        True,
+        description="Try a restored learner on fixed tasks before it trains on; a difference "
+        "refuses the start.",
+    )
+    canary_tolerance: float = Field(
+        1e-3, ge=0, description="Largest difference of two logits that passes. Unit: logits."
+    )
+    canary_s: float = Field(
+        120.0, gt=0, description="Bound of making the canary's tasks at the start. Unit: s."
+    )
     device: Device = Field(Device.CPU, description="cpu (gloo) or cuda (NCCL).")
     precision: Precision = Field(
         Precision.AUTO,

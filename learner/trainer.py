@@ -17,13 +17,13 @@ import logging
 from collections.abc import Sequence
 
 from learner.bus import LearnerBus
-from learner.canary import Canary, no_canary
+from learner.canary import Canary, Observe
 from learner.checkpoints import Checkpoints
-from learner.core.consume import Chosen, Consumption
+from learner.core.consume import Chosen
 from learner.core.loss_registry import bind
-from learner.core.restore import Choice
-from learner.core.staleness import Bounds, LagRule, Lineage
-from learner.events import Made, append_closed, put_rejected, restored_event, step_event
+from learner.core.staleness import Bounds, LagRule
+from learner.events import Made, append_closed, put_rejected, step_event
+from learner.head import Head
 from learner.intake import Intake
 from learner.payloads import PayloadFetcher
 from learner.phases import Phases
@@ -31,6 +31,7 @@ from learner.publisher import Publisher
 from learner.ranks import Ranks
 from learner.segments import Segments, sweep
 from learner.settings import LearnerSettings
+from learner.starting import Starting
 from learner.stepper import Outcome, Refused, Stepper
 from learner.version_store import Written
 from producers.presence import Presence
@@ -45,21 +46,26 @@ from schemas.topics import GATED
 _LOG = logging.getLogger("sluice.learner")
 _POLL_S = 0.25
 _SKIPPED_PER_RECORD = 500
-_START = Version(0, 0)
 
 
 async def run(
-    context: Context, settings: LearnerSettings, codec: Codec, *, canary: Canary = no_canary
+    context: Context,
+    settings: LearnerSettings,
+    codec: Codec,
+    observe: Observe | None = None,
+    *,
+    ranks: Ranks | None = None,
 ) -> None:
     """Train until the budget is reached and the run is closed, or until asked to stop.
 
+    observe: makes what the canary and the checkpoints compare of the run around the learner.
     Raises SettingsError for settings or a checkpoint that do not fit, FencedError when a newer
     learner has started.
     """
     loss = bind(settings.loss.name, settings.loss.parameters)
     sweep(context.run_id)
-    ranks = Ranks(settings, loss)
-    trainer = Trainer(context, settings, codec, ranks, canary)
+    ranks = ranks or Ranks(settings, loss)
+    trainer = Trainer(context, settings, codec, ranks, Canary(settings, ranks, observe))
     presence = Presence(context, Role.LEARNER, capacity=settings.batch)
     await presence.announce(WorkerStatus.STARTING)
     try:
@@ -83,10 +89,20 @@ class Trainer:
         canary: Canary,
     ) -> None:
         self._context, self._settings, self._codec = context, settings, codec
-        self._ranks, self._canary = ranks, canary
+        self._ranks = ranks
         self._bus = LearnerBus(context, settings)
-        self._checkpoints = Checkpoints(context, settings, self._bus, ranks)
+        self._checkpoints = Checkpoints(context, settings, self._bus, ranks, canary)
         self._publisher = Publisher(context, settings, self._bus, ranks)
+        self._starting = Starting(
+            context,
+            settings,
+            codec,
+            bus=self._bus,
+            ranks=ranks,
+            checkpoints=self._checkpoints,
+            publisher=self._publisher,
+            canary=canary,
+        )
         self._segments = Segments(context.run_id)
         self._phases = Phases("start", now_us=context.clock.now_us())
         self._fetcher = PayloadFetcher(context)
@@ -106,86 +122,25 @@ class Trainer:
             rule=LagRule(settings.lag_rule),
             decay=settings.lag_decay,
         )
-        self.version = _START
-        self._ordinal = 0
-        self._digest = ""
-        self._ordinals: dict[Version, int] = {_START: 0}
-        self._published_us: dict[Version, int] = {}
+        self._head = Head()
         self._checkpointed: int | None = None
         """Ordinal of the newest checkpoint; None before the first."""
         self._intake: Intake
         self._heard_ms = context.clock.monotonic_ms()
 
+    @property
+    def version(self) -> Version:
+        """The version in memory."""
+        return self._head.version
+
     async def start(self) -> bool:
         """Fence, restore and publish what is missing; return False when the run is closed."""
-        building = asyncio.create_task(self._ranks.start(), name="engine")
-        try:
-            await self._bus.fence()
-            if self._bus.log.closed is not None:
-                _LOG.info("the run is closed; nothing is left to do")
-                return False
-            choice = self._checkpoints.choose()
-            if choice.folder is None:
-                await self._restore_nothing(choice)
-                await building
-            else:
-                await building
-                await self._restore(choice)
-        finally:
-            if not building.done():
-                await asyncio.wait({building})
-        _LOG.info("epoch %d starts from version %s", self._bus.epoch, self.version)
+        begun = await self._starting.start()
+        if begun is None:
+            return False
+        self._head, self._intake, self._checkpointed = begun.head, begun.intake, begun.checkpointed
+        self._heard_ms = self._context.clock.monotonic_ms()
         return True
-
-    async def _restore_nothing(self, choice: Choice) -> None:
-        await self._announce_start()
-        self._begin(Consumption(self._context.starts[GATED.name]), {})
-        await self._append_restored(choice, await self._canary(choice))
-
-    async def _restore(self, choice: Choice) -> None:
-        assert choice.folder is not None, "called with a checkpoint"
-        state = self._checkpoints.state(choice)
-        await self._checkpoints.load(choice.folder.name)
-        self.version, self._ordinal = choice.folder.version, choice.folder.ordinal
-        self._digest = str(state["policy_digest"])
-        self._checkpointed = self._ordinal
-        self._checkpoints.keep(choice.folder.name)
-        consumption = Consumption.from_state(state["consumption"], self._context.starts[GATED.name])
-        self._begin(consumption, state["judged_by"])
-        await self._append_restored(choice, await self._canary(choice))
-        await self._announce_start()
-        for ref in self._bus.log.steps:
-            version = Version(ref.epoch, ref.number)
-            self._ordinals[version] = ref.ordinal
-            self._published_us[version] = 1000 * (self._bus.log.stepped_ms(version) or 0)
-
-    def _begin(self, consumption: Consumption, judged_by: dict[str, str]) -> None:
-        self._intake = Intake(self._context, self._settings, self._codec, consumption, judged_by)
-
-    async def _append_restored(self, choice: Choice, canary: str) -> None:
-        made = Made(
-            version=self.version, ordinal=self._ordinal, parent=self.version, digest=self._digest
-        )
-        consumption = self._intake.consumption
-        await self._bus.append(restored_event(self._bus, choice, made, consumption, canary))
-
-    async def _announce_start(self) -> None:
-        """Publish the starting weights unless they are, and the restored version if its record is
-        missing.
-        """
-        policies = await self._bus.policies()
-        if _START not in policies:
-            written = await asyncio.to_thread(self._publisher.start)
-            await self._publisher.announce(_START, 0, _START, written)
-            self._published_us[_START] = self._context.clock.now_us()
-            self._digest = self._digest or written.digest
-        else:
-            timestamp_ms, policy = policies[_START]
-            self._published_us[_START] = 1000 * timestamp_ms
-            self._digest = self._digest or policy.digest
-        if self.version not in policies and self.version != _START and self._digest:
-            written = await asyncio.to_thread(self._publisher.store.read, self.version)
-            await self._publisher.announce(self.version, self._ordinal, _START, written)
 
     async def serve(self) -> None:
         """Train until the run is over or a stop is asked for."""
@@ -207,7 +162,7 @@ class Trainer:
 
     def _budget_is_reached(self) -> bool:
         budget = self._settings.steps
-        return (budget > 0 and self._ordinal >= budget) or self._bus.control.is_draining
+        return (budget > 0 and self._head.ordinal >= budget) or self._bus.control.is_draining
 
     async def _rest(self) -> None:
         self._phases.enter("paused", now_us=self._context.clock.now_us())
@@ -218,7 +173,7 @@ class Trainer:
         """Discard what went stale, then make a step if a batch waits, else read on."""
         consumption = self._intake.consumption
         now_us = self._context.clock.now_us()
-        lineage = self._lineage()
+        lineage = self._head.lineage()
         await self._skip(consumption.expire(now_us=now_us, lineage=lineage, bounds=self._bounds))
         chosen = consumption.choose(
             batch=self._settings.batch,
@@ -253,14 +208,6 @@ class Trainer:
                 hint="are inference, environments, verifier, assembler and gate running?",
             )
 
-    def _lineage(self) -> Lineage:
-        return Lineage(
-            ordinal=self._ordinal,
-            ordinals=self._ordinals,
-            published_us=self._published_us,
-            now_published_us=self._published_us.get(self.version, 0),
-        )
-
     async def _skip(self, skipped: Sequence[SkippedMember]) -> None:
         for start in range(0, len(skipped), _SKIPPED_PER_RECORD):
             part = tuple(skipped[start : start + _SKIPPED_PER_RECORD])
@@ -269,7 +216,7 @@ class Trainer:
                 self._bus.event(
                     LearnerEventKind.SKIPPED,
                     number=self.version.number,
-                    ordinal=self._ordinal,
+                    ordinal=self._head.ordinal,
                     skipped=part,
                 )
             )
@@ -280,11 +227,11 @@ class Trainer:
         if refused:
             await self._refuse(refused)
             return
-        outcome = await self._stepper.step(chosen, payloads, ordinal=self._ordinal + 1)
+        outcome = await self._stepper.step(chosen, payloads, ordinal=self._head.ordinal + 1)
         self._intake.consumption.settle(one.waiting.episode_id for one in chosen)
         await self._publish(outcome)
         self._heard_ms = self._context.clock.monotonic_ms()
-        if self._ordinal % self._settings.checkpoint_every == 0 or self._budget_is_reached():
+        if self._head.ordinal % self._settings.checkpoint_every == 0 or self._budget_is_reached():
             await self._checkpoint_if_new()
 
     async def _refuse(self, refused: Sequence[Refused]) -> None:
@@ -304,7 +251,7 @@ class Trainer:
         """Files, Step, PolicyVersion, in this order."""
         parent = self.version
         version = Version(self._bus.epoch, parent.number + 1)
-        ordinal = self._ordinal + 1
+        ordinal = self._head.ordinal + 1
         written: Written | None = None
         self._phases.enter("export", now_us=self._context.clock.now_us())
         budget = self._settings.steps
@@ -312,10 +259,8 @@ class Trainer:
             written = await self._publisher.export(version)
         self._phases.enter("record", now_us=self._context.clock.now_us())
         offset = await self._append_step(outcome, version, ordinal, parent, written)
-        self.version, self._ordinal = version, ordinal
-        self._digest = written.digest if written else ""
-        self._ordinals[version] = ordinal
-        self._published_us[version] = 1000 * (self._bus.log.stepped_ms(version) or 0)
+        stepped_us = 1000 * (self._bus.log.stepped_ms(version) or 0)
+        self._head.advance(version, ordinal, written.digest if written else "", stepped_us)
         self._checkpoints.chain.append(
             StepRef(epoch=version.epoch, number=version.number, ordinal=ordinal, offset=offset)
         )
@@ -356,19 +301,19 @@ class Trainer:
         return await self._bus.append(event)
 
     async def _checkpoint_if_new(self) -> None:
-        if self._checkpointed == self._ordinal or not self._ordinal:
+        if self._checkpointed == self._head.ordinal or not self._head.ordinal:
             return
         self._phases.enter("checkpoint", now_us=self._context.clock.now_us())
         name = await self._checkpoints.take(
             version=self.version,
-            ordinal=self._ordinal,
+            ordinal=self._head.ordinal,
             consumption=self._intake.consumption,
             judged_by=self._intake.judged_by,
-            policy_digest=self._digest,
+            policy_digest=self._head.digest,
         )
-        self._checkpointed = self._ordinal
+        self._checkpointed = self._head.ordinal
         self._phases.enter("other", now_us=self._context.clock.now_us())
-        _LOG.info("checkpoint %s covers update %d", name, self._ordinal)
+        _LOG.info("checkpoint %s covers update %d", name, self._head.ordinal)
 
     async def _close_run(self) -> bool:
         """Close the run when its stream has ended; return False while it is still open."""
@@ -385,8 +330,8 @@ class Trainer:
             end,
             waiting=self._intake.consumption.waiting_episodes(),
             version=self.version,
-            ordinal=self._ordinal,
-            digest=self._digest,
+            ordinal=self._head.ordinal,
+            digest=self._head.digest,
         )
         return True
 

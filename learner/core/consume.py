@@ -315,6 +315,18 @@ class Consumption:
         seen, self.repeats = self.repeats, 0
         return seen
 
+    def counters(self) -> dict[str, Any]:
+        """Return what went stale so far, as JSON values."""
+        return {
+            "clock_skews": self.clock_skews,
+            "expired": [[*key, count] for key, count in sorted(self.expired.items())],
+        }
+
+    def restore_counters(self, saved: Mapping[str, Any]) -> None:
+        """Go on counting from what `counters` returned."""
+        self.clock_skews = int(saved["clock_skews"])
+        self.expired = Counter({(reason, name): n for reason, name, n in saved["expired"]})
+
     def to_state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, as JSON values: per partition position, W and taken
         offsets.

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.enums import DropReason, StopCause
+from schemas.enums import DropReason, RewardSource, StopCause, Termination
 from schemas.ids import Version
 from schemas.packing import HeavyFields
 from schemas.records.trajectory import Trajectory
@@ -52,9 +52,7 @@ def refuse_light(trajectory: Trajectory) -> Refusal | None:
         value = getattr(trajectory, name)
         if not _DIGEST.fullmatch(value):
             return _invalid("V1", f"{name} is {value!r}, not a sha256 digest")
-    if (
-        trajectory.stop_cause is StopCause.BUDGET_TRUNCATION
-    ) != trajectory.termination.is_truncated:
+    if not _ends_one_way(trajectory):
         return _invalid(
             "V2", f"termination {trajectory.termination} with stop cause {trajectory.stop_cause}"
         )
@@ -69,6 +67,18 @@ def refuse_light(trajectory: Trajectory) -> Refusal | None:
     if trajectory.temperature <= 0.0:
         return _invalid("R34", f"temperature {trajectory.temperature}: greedy tokens have no ratio")
     return _refuse_spans(trajectory) or _refuse_counts(trajectory)
+
+
+def _ends_one_way(trajectory: Trajectory) -> bool:
+    """Whether stop cause and termination agree on truncated or terminated.
+
+    A budget that cut the episode leaves it truncated, unless the policy is to blame by attribution
+    (a tampered judge, a timeout on its own clock): that is a terminal outcome, whatever stopped it.
+    """
+    was_cut = trajectory.stop_cause is StopCause.BUDGET_TRUNCATION
+    if trajectory.termination is Termination.AGENT_CAUSED_FAULT:
+        return not was_cut or trajectory.reward_source is RewardSource.ATTRIBUTION
+    return was_cut == trajectory.termination.is_truncated
 
 
 def _refuse_spans(trajectory: Trajectory) -> Refusal | None:

@@ -16,13 +16,15 @@ from learner.core.staleness import Staleness
 from learner.core.step_record import Tokens, Weighted, account
 from learner.core.validate import refuse_heavy, refuse_light
 from learner.phases import Phases
-from schemas.enums import ControlKind, DropReason, StopCause, Termination
+from schemas.enums import ControlKind, DropReason, StopCause, Termination, VerdictCode
 from schemas.errors import InvariantError, PoisonRecordError, SettingsError
 from schemas.ids import EpisodeId, Version, WorkerId
 from schemas.packing import HeavyFields
 from schemas.records.control_event import ControlEvent
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.parts import ChunkRef, PolicySpan, StepRef
+from schemas.records.verifier_result import VerifierResult
+from stream_jobs.core.outcome import outcome_of
 from tests.support.gated_records import RUN, Rollout, heavy_of, trajectory_of
 
 ROLLOUT = Rollout(
@@ -49,6 +51,15 @@ def test_a_sound_trajectory_passes() -> None:
         ({"verifier_digest": "latest"}, "V1", "verifier_digest"),
         ({"policy_digest": "ab"}, "V1", "policy_digest"),
         ({"stop_cause": StopCause.BUDGET_TRUNCATION}, "V2", "budget_truncation"),
+        ({"termination": Termination.BUDGET_TRUNCATION}, "V2", "policy_stop"),
+        (
+            {
+                "stop_cause": StopCause.BUDGET_TRUNCATION,
+                "termination": Termination.AGENT_CAUSED_FAULT,
+            },
+            "V2",
+            "agent_caused_fault",
+        ),
         ({"termination": Termination.ENVIRONMENT_ERROR}, "3.4", "environment_error"),
         ({"reward": None}, "3.4", "reward"),
         ({"reward": float("nan")}, "3.4", "nan"),
@@ -69,6 +80,27 @@ def test_a_bad_light_field_is_refused_by_rule_and_name(
     assert refusal is not None
     assert refusal.rule == rule
     assert named in refusal.message
+
+
+def test_a_fault_of_the_agent_is_terminal_though_a_budget_cut_the_episode() -> None:
+    outcome = outcome_of(
+        StopCause.BUDGET_TRUNCATION,
+        VerifierResult(
+            run_id=RUN, episode_id=GOOD.episode_id, group_id=GOOD.group_id, attempt=1,
+            verifier_digest="v", code=VerdictCode.TAMPER_DETECTED, at_us=1,
+            writer_id=WorkerId("verifier-0"),
+        ),
+        fault_reward=0.0,
+    )  # fmt: skip
+    assembled = replace(
+        GOOD,
+        stop_cause=StopCause.BUDGET_TRUNCATION,
+        termination=outcome.termination,
+        reward=outcome.reward,
+        reward_source=outcome.source,
+    )
+    assert outcome.termination is Termination.AGENT_CAUSED_FAULT
+    assert refuse_light(assembled) is None
 
 
 def heavy(ids: list[int], logprobs: list[float], mask: list[int]) -> HeavyFields:

@@ -1,0 +1,132 @@
+"""A learner killed between any two of its effects goes on so that every trajectory counts once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from schemas.crash_points import CrashPoint
+from schemas.enums import DropReason
+from schemas.ids import Version
+from schemas.topics import GATED, POLICIES
+from tests.support.gated_records import random_group
+from tests.support.learner_runs import BATCH, EDGES, GROUP, LearnerWorld
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> LearnerWorld:
+    world = LearnerWorld(tmp_path_factory.mktemp("undisturbed"), steps=STEPS)
+    world.admit(STEPS * BATCH // GROUP)
+    asyncio.run(world.finish())
+    return world
+
+
+def check_once(world: LearnerWorld) -> None:
+    log = world.read_log()
+    assert log.closed is not None
+    trained = world.trained()
+    assert len(trained) == STEPS * BATCH == world.admitted
+    assert set(trained.values()) == {1}
+    assert log.trained_surviving.keys() == trained.keys()
+    assert log.closed.counts["trained"] == world.admitted
+    assert log.closed.counts["run_ended"] == 0
+    for step in world.events("step"):
+        assert all(member.lag_steps >= 0 for member in step.trained)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("edge", EDGES)
+async def test_after_a_kill_at_any_edge_every_trajectory_is_trained_once_and_the_weights_are_equal(
+    tmp_path: Path, undisturbed: LearnerWorld, edge: CrashPoint, nth: int
+) -> None:
+    world = LearnerWorld(tmp_path / "killed", steps=STEPS)
+    world.admit(STEPS * BATCH // GROUP)
+    assert await world.die(edge, nth)
+    before = world.read_log()
+    await world.finish()
+    check_once(world)
+    assert [e.epoch for e in world.events("epoch_started")] == [1, 2]
+    assert [step.policy_digest for step in world.counting_steps()] == [
+        step.policy_digest for step in undisturbed.counting_steps()
+    ]
+    (restored,) = [e for e in world.events("restored") if e.epoch == 2]
+    lost = before.newest_ordinal - restored.ordinal
+    assert restored.counts["rolled_back_updates"] == max(0, lost)
+    assert restored.counts["rolled_back_trajectories"] == max(0, lost) * BATCH
+    assert bool(restored.detail) == (lost > 0)
+
+
+async def test_the_multiset_of_trained_ids_is_the_undisturbed_one_over_random_crash_points(
+    tmp_path: Path, undisturbed: LearnerWorld
+) -> None:
+    expected = undisturbed.trained()
+    rng = random.Random(20)
+    for number in range(20):
+        world = LearnerWorld(
+            tmp_path / str(number), steps=STEPS, checkpoint_every=rng.choice((1, 2, 3))
+        )
+        world.admit(STEPS * BATCH // GROUP)
+        for _ in range(rng.randint(1, 4)):
+            await world.die(rng.choice(EDGES), rng.randint(1, 4))
+        await world.finish()
+        check_once(world)
+        assert world.trained() == expected, number
+
+
+@pytest.mark.parametrize("edge", EDGES)
+async def test_no_version_is_announced_that_is_not_whole_or_that_no_step_names(
+    tmp_path: Path, edge: CrashPoint
+) -> None:
+    world = LearnerWorld(tmp_path, steps=STEPS)
+    world.admit(STEPS * BATCH // GROUP)
+    assert await world.die(edge, 2)
+    assert not list((tmp_path / "versions").glob(".making-*"))
+    await world.finish()
+    made = {(step.epoch, step.number): step.policy_digest for step in world.events("step")}
+    for policy in world.bus.records(POLICIES):
+        if policy.number:
+            assert made[policy.epoch, policy.number] == policy.digest
+    assert world.bus.records(POLICIES)[-1].ordinal == STEPS
+
+
+async def test_tokens_of_a_lost_version_are_orphaned_and_never_have_a_negative_lag(
+    tmp_path: Path,
+) -> None:
+    world = LearnerWorld(tmp_path, steps=STEPS)
+    world.admit(6)
+    assert await world.die(CrashPoint.AFTER_ANNOUNCEMENT, 4)
+    (lost,) = [e for e in world.events("step") if e.ordinal == 3]
+    orphaned = random_group(100, size=GROUP, version=Version(lost.epoch, lost.number))
+    world.admitted += len(world.log.admit(orphaned))
+    world.admit(6, first=6)
+    await world.finish()
+    skipped = [member for event in world.events("skipped") for member in event.skipped]
+    assert {m.reason for m in skipped} == {DropReason.ORPHANED_VERSION}
+    assert len(skipped) == GROUP
+    log = world.read_log()
+    assert not log.is_ancestor(Version(lost.epoch, lost.number))
+    assert log.ordinal_of(Version(lost.epoch, lost.number)) == 3
+    assert set(world.trained().values()) == {1}
+    assert len(world.trained()) == STEPS * BATCH
+    assert sum(world.bus.end(GATED.name, p) for p in range(world.bus.partitions)) == 52
+
+
+async def test_a_learner_stopped_and_started_again_loses_no_update(
+    tmp_path: Path, undisturbed: LearnerWorld
+) -> None:
+    world = LearnerWorld(tmp_path / "stopped", steps=STEPS)
+    world.admit(STEPS * BATCH // GROUP)
+    await world.learn(lambda: len(world.events("step")) >= 3)
+    made = len(world.events("step"))
+    await world.finish()
+    check_once(world)
+    assert world.read_log().lost == 0
+    assert len(world.events("step")) == STEPS >= made
+    assert (
+        world.counting_steps()[-1].policy_digest == undisturbed.counting_steps()[-1].policy_digest
+    )
