@@ -3,14 +3,14 @@ workers, ends the run.
 
 Consumes: `tasks`, `episodes`, `gate-decisions`, `trajectories`, `learner-steps`, `workers`,
 `control`, and at the end `gated`. Produces: `episodes` (SchedulerFence, Issued, Leased,
-PauseRequested, Resumed, Abandoned) and `control` (Draining, EndOfStream). Waits for: tasks, seats
-at environment workers, freed capacity (a decision, a Skipped or a Step), the end of leases; at the
-end for the last decisions and for Closed. Unblocked by: the records that say so; every other wait
-has a deadline.
+PauseRequested, Resumed, Abandoned) and `control` (Draining, EndOfStream, Snapshot). Waits for:
+tasks, seats at environment workers, freed capacity (a decision, a Skipped or a Step), the end of
+leases; at the end for the last decisions and for Closed. Unblocked by: the records that say so;
+every other wait has a deadline.
 
 What it knows is the log: each round writes its commands, waits for their acknowledgements and reads
 them back before it decides again. After an unknown outcome it claims a new epoch, which settles
-what was written.
+what was written. A restart reads the heavier topics from the floors of the newest Snapshot.
 """
 
 from __future__ import annotations
@@ -49,21 +49,16 @@ from stream_jobs.core.issue import (
 )
 from stream_jobs.core.leases import LeaseLimits
 from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger
+from stream_jobs.core.snapshot import FLOORED
 from stream_jobs.leadership import Leadership
 from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
 from stream_jobs.settings import SchedulerSettings
+from stream_jobs.snapshots import Snapshots
 from stream_jobs.stream_end import StreamEnd
 
 _LOG = logging.getLogger("sluice.scheduler")
-_READS = (
-    topics.TASKS,
-    topics.EPISODES,
-    topics.GATE_DECISIONS,
-    topics.TRAJECTORIES,
-    topics.LEARNER_STEPS,
-    topics.WORKERS,
-    topics.CONTROL,
-)
+_LIGHT = (topics.CONTROL, topics.LEARNER_STEPS, topics.WORKERS)
+_READS = (*_LIGHT, *FLOORED)
 _RECORDS_MAX = 5_000
 _REPORT_MS = 1_000
 _EXPIRY_LOOK_MS = 250
@@ -117,6 +112,7 @@ class RolloutScheduler:
             ),
         )
         self._ending = StreamEnd(context, settings, self.ledger)
+        self._snapshots = Snapshots(context, self.ledger, every_ms=int(settings.snapshot_s * 1000))
         self._presence = Presence(context, Role.SCHEDULER, "", 0)
         self._metrics = Metrics(context)
         self._log: RunLog
@@ -136,13 +132,15 @@ class RolloutScheduler:
         self._log = RunLog(
             context,
             Role.SCHEDULER,
-            await all_starts(context, _READS),
+            await all_starts(context, _LIGHT),
             deadline_ms=int(self._settings.bus_deadline_s * 1000),
         )
         self._leadership = Leadership(
             context, self._log, self.ledger, self._take, gone_ms=self._gone_ms
         )
         try:
+            self._take(await self._log.read_past(dict.fromkeys(_LIGHT)))
+            await self._snapshots.begin(self._log, partitions=self._partitions)
             self._take(await self._log.read_past(dict.fromkeys(_READS)))
             stopped_at = self.ledger.control.stop_offset
             self._stops_after = -1 if stopped_at is None else stopped_at
@@ -195,6 +193,9 @@ class RolloutScheduler:
             self._report(done)
             await self._obey(done.commands)
             self._ending.check_deadlines()
+            snapshot = self._snapshots.due(self._log, self._author())
+            if snapshot is not None:
+                self._take(await self._log.read_to(await self._send([(CONTROL, snapshot)])))
 
     def _take(self, messages: list[Message]) -> None:
         clock = self._context.clock
@@ -202,15 +203,16 @@ class RolloutScheduler:
         ledger = self.ledger
         for message in delivered(messages):
             offset, at_ms = message.offset, message.timestamp_ms
+            place = (message.partition, offset)
             match message.record:
                 case EpisodeEvent() as event:
                     ledger.take_episode(message.partition, offset, at_ms, event, read_at_ms=now_ms)
                 case Task() as task:
-                    ledger.take_task(task)
+                    ledger.take_task(place, task)
                 case GateDecision() as decision:
-                    ledger.take_decision(decision)
+                    ledger.take_decision(place, decision)
                 case Trajectory() as trajectory:
-                    ledger.take_trajectory(trajectory)
+                    ledger.take_trajectory(place, trajectory)
                 case LearnerEvent() as learner_event:
                     ledger.take_learner(offset, at_ms, learner_event)
                 case WorkerState() as state:

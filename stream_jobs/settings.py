@@ -180,6 +180,11 @@ class SchedulerSettings(BaseModel):
     worker_gone_s: float = Field(
         default=20.0, gt=0, description="A worker not renewed for so long counts as gone. Unit: s."
     )
+    snapshot_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Time between two snapshots, from which a restart reads on. Unit: s.",
+    )
     closed_deadline_s: float = Field(
         default=600.0,
         gt=0,

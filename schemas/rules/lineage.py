@@ -140,6 +140,18 @@ class LearnerLog:
         known = self._ordinals.get(version)
         return known[1] if known else None
 
+    def steps_since(self, timestamp_ms: int, *, most: int) -> int:
+        """Return how many steps of the lineage were recorded after a broker time, counted up to
+        `most`.
+        """
+        count = 0
+        for step in reversed(self._steps):
+            known = self._ordinals.get(Version(step.ref.epoch, step.ref.number))
+            if count >= most or known is None or known[1] <= timestamp_ms:
+                break
+            count += 1
+        return count
+
     def is_ancestor(self, version: Version) -> bool:
         """Whether a version is on the lineage: the head, one of its ancestors, or the starting
         weights.

@@ -48,6 +48,7 @@ class Author:
         reason: str = "",
         counts: Mapping[str, int] | None = None,
         ends: tuple[LogEnd, ...] = (),
+        snapshot: str = "",
     ) -> ControlEvent:
         """Return a record of `control`."""
         return ControlEvent(
@@ -58,6 +59,7 @@ class Author:
             scheduler_epoch=self.epoch,
             scheduler_id=self.scheduler_id,
             reason=reason,
+            snapshot=snapshot,
             at_us=at_us,
             writer_id=self.worker_id,
         )

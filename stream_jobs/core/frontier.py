@@ -4,6 +4,8 @@ the disorder only.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class Frontier:
     """Ordinals 0, 1, 2, ... that are done; `lowest_open` is the first that is not."""
@@ -17,6 +19,19 @@ class Frontier:
         tasks.
         """
         self._above: set[int] = set()
+
+    @classmethod
+    def below(cls, end: int, *, but: Collection[int] = ()) -> Frontier:
+        """Return the set of all ordinals below `end` but for some. Unit: tasks."""
+        made = cls()
+        made.lowest_open = min(but, default=end)
+        made._above = set(range(made.lowest_open, end)).difference(but)
+        return made
+
+    @property
+    def end(self) -> int:
+        """One above the highest ordinal that is in. Unit: tasks."""
+        return max(self._above, default=self.lowest_open - 1) + 1
 
     def add(self, ordinal: int) -> None:
         """Put an ordinal in; one that is in already changes nothing."""

@@ -167,9 +167,9 @@ class _Look:
         if self.wall_ms - rollout.group.issued_ms >= self.rules.group_deadline_ms:
             return AbandonReason.GROUP_DEADLINE, "the group's deadline passed before a final Ended"
         if rollout.life.is_paused:
-            since = self.ledger.version - rollout.paused_at_ordinal
-            if since > self.rules.pause_iterations_max:
-                return AbandonReason.PAUSE_EXPIRED, f"paused for {since} updates"
+            most = self.rules.pause_iterations_max
+            if self.ledger.learner.steps_since(rollout.paused_ms, most=most + 1) > most:
+                return AbandonReason.PAUSE_EXPIRED, f"paused for more than {most} updates"
         if not rollout.is_waiting:
             return None
         for name, times in sorted(rollout.failures.items()):

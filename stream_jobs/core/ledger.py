@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from schemas.enums import EpisodeEventKind, GateOutcome, Purpose, Role
-from schemas.ids import EpisodeId, GroupId, RunId, episode_id, group_id
+from schemas.ids import EpisodeId, GroupId, RunId, WorkerId, episode_id, group_id
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
@@ -22,6 +23,7 @@ from schemas.records.trajectory import Trajectory
 from schemas.records.worker_state import WorkerState
 from schemas.rules.episodes import EpisodeLife, SchedulerFences
 from schemas.rules.lineage import LearnerLog
+from schemas.topics import GATE_DECISIONS, TASKS, TRAJECTORIES, Topic
 from stream_jobs.core.frontier import Frontier
 from stream_jobs.core.leases import LeaseClock, LeaseLimits
 from stream_jobs.core.roster import Roster
@@ -31,6 +33,10 @@ LEASE_EXPIRED = "lease_expired"
 """Failure class of a lease that ran out, beside the retried stop causes."""
 WORKER_LOST = "worker_lost"
 """Failure class of a lease whose worker was replaced by a new process under its id."""
+
+
+Place: TypeAlias = tuple[int, int]
+"""Partition and offset of a record."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -44,11 +50,17 @@ class Rollout:
     clock: LeaseClock | None = None
     lost_as: str = ""
     """Failure class of its lease, once the log was read past the moment the lease was over."""
-    is_evaluated: bool = False
-    """Not for training, and its first Trajectory stands."""
+    evaluated_at: Place | None = None
+    """Not for training, and its first Trajectory stands there."""
     ready_at_ms: int = 0
     """Monotonic time before which it is not leased again. Unit: ms."""
-    paused_at_ordinal: int = 0
+    paused_ms: int = 0
+    """Broker time of its Paused. Unit: ms."""
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether its first Trajectory settled it, since it is not for training."""
+        return self.evaluated_at is not None
 
     @property
     def is_leased(self) -> bool:
@@ -94,6 +106,10 @@ class Group:
     size: int
     issued_ms: int
     """Broker time of its first Issued. Unit: ms."""
+    issued_offset: int
+    """Offset of its first Issued. Unit: records."""
+    fence: tuple[int, WorkerId]
+    """The SchedulerFence that was current there."""
     members: dict[int, Rollout] = field(default_factory=dict)
     abandoned: int = 0
 
@@ -134,8 +150,9 @@ class Ledger:
         self.groups: dict[int, Group] = {}
         self.fences: dict[int, SchedulerFences] = {}
         self._limits = limits
-        self._early_decisions: dict[int, GateDecision] = {}
-        self._early_trajectories: set[EpisodeId] = set()
+        self._task_places: dict[int, Place] = {}
+        self._early_decisions: dict[int, tuple[Place, GateDecision]] = {}
+        self._early_trajectories: dict[EpisodeId, Place] = {}
 
     @property
     def held(self) -> int:
@@ -161,10 +178,20 @@ class Ledger:
         """Return the scheduler that counts in a partition of `episodes`."""
         return self.fences.setdefault(partition, SchedulerFences())
 
-    def take_task(self, task: Task) -> None:
+    def held_back(self, topic: Topic[Any]) -> Collection[Place]:
+        """Return where the records of a topic stand that a rebuilt ledger must read again."""
+        if topic is TASKS:
+            return self._task_places.values()
+        if topic is GATE_DECISIONS:
+            return [at for at, _ in self._early_decisions.values()]
+        assert topic is TRAJECTORIES
+        return self._early_trajectories.values()
+
+    def take_task(self, at: Place, task: Task) -> None:
         """Take a Task; the first record of an ordinal counts."""
-        if task.ordinal not in self.closed:
-            self.tasks.setdefault(task.ordinal, task)
+        if task.ordinal not in self.closed and task.ordinal not in self.tasks:
+            self.tasks[task.ordinal] = task
+            self._task_places[task.ordinal] = at
 
     def take_control(self, offset: int, timestamp_ms: int, event: ControlEvent) -> None:
         """Take a record of `control`."""
@@ -200,29 +227,29 @@ class Ledger:
         if rollout is None or rollout.episode_id != event.episode_id:
             return
         if rollout.life.take(offset, timestamp_ms, event):
-            self._after(rollout, event, read_at_ms)
+            self._after(rollout, event, timestamp_ms, read_at_ms)
 
-    def take_decision(self, decision: GateDecision) -> None:
+    def take_decision(self, at: Place, decision: GateDecision) -> None:
         """Take a GateDecision; the first of its group counts."""
         ordinal = int(decision.group_id.rsplit(".", 2)[1])
         group = self.groups.get(ordinal)
         if ordinal in self.closed:
             return
         if group is None:
-            self._early_decisions.setdefault(ordinal, decision)
+            self._early_decisions.setdefault(ordinal, (at, decision))
             return
         self._decide(group, decision)
 
-    def take_trajectory(self, trajectory: Trajectory) -> None:
+    def take_trajectory(self, at: Place, trajectory: Trajectory) -> None:
         """Take a Trajectory: it settles a member that is not for training."""
         if trajectory.purpose is Purpose.TRAIN or trajectory.ordinal in self.closed:
             return
         group = self.groups.get(trajectory.ordinal)
         rollout = group.members.get(trajectory.member) if group else None
         if group is None or rollout is None:
-            self._early_trajectories.add(trajectory.episode_id)
+            self._early_trajectories.setdefault(trajectory.episode_id, at)
             return
-        self._evaluate(group, rollout)
+        self._evaluate(group, rollout, at)
 
     def overdue(self, *, now_ms: int) -> set[int]:
         """Return the partitions that hold leases which have run out as far as was read."""
@@ -266,6 +293,8 @@ class Ledger:
                 purpose=event.purpose,
                 size=event.group_size,
                 issued_ms=timestamp_ms,
+                issued_offset=offset,
+                fence=self.fence(partition).current,
             )
             self.groups[event.ordinal] = group
             self.counts.issued += group.size
@@ -279,14 +308,16 @@ class Ledger:
             )
             group.members[event.member] = rollout
             rollout.life.take(offset, timestamp_ms, event)
-            if rollout.episode_id in self._early_trajectories:
-                self._early_trajectories.discard(rollout.episode_id)
-                self._evaluate(group, rollout)
-        decision = self._early_decisions.pop(event.ordinal, None)
-        if decision is not None:
-            self._decide(group, decision)
+            at = self._early_trajectories.pop(rollout.episode_id, None)
+            if at is not None:
+                self._evaluate(group, rollout, at)
+        early = self._early_decisions.pop(event.ordinal, None)
+        if early is not None:
+            self._decide(group, early[1])
 
-    def _after(self, rollout: Rollout, event: EpisodeEvent, read_at_ms: int) -> None:
+    def _after(
+        self, rollout: Rollout, event: EpisodeEvent, timestamp_ms: int, read_at_ms: int
+    ) -> None:
         match event.kind:
             case EpisodeEventKind.LEASED:
                 rollout.lost_as = ""
@@ -299,7 +330,7 @@ class Ledger:
                 rollout.clock.progress(event, read_at_ms=read_at_ms, limits=self._limits)
             case EpisodeEventKind.PAUSED:
                 rollout.lost_as = ""
-                rollout.paused_at_ordinal = self.version
+                rollout.paused_ms = timestamp_ms
             case EpisodeEventKind.ENDED:
                 rollout.lost_as = ""
                 rollout.ready_at_ms = read_at_ms
@@ -315,10 +346,10 @@ class Ledger:
             self.counts.released_train += 1
         self._close_if_settled(group)
 
-    def _evaluate(self, group: Group, rollout: Rollout) -> None:
+    def _evaluate(self, group: Group, rollout: Rollout, at: Place) -> None:
         if rollout.is_evaluated or rollout.life.abandoned is not None:
             return
-        rollout.is_evaluated = True
+        rollout.evaluated_at = at
         self.counts.evaluated += 1
         self._close_if_settled(group)
 
@@ -341,4 +372,5 @@ class Ledger:
     def _close(self, group: Group) -> None:
         del self.groups[group.ordinal]
         self.tasks.pop(group.ordinal, None)
+        self._task_places.pop(group.ordinal, None)
         self.closed.add(group.ordinal)

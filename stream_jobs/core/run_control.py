@@ -13,7 +13,14 @@ from schemas.rules.episodes import SchedulerFences
 class RunControl:
     """The state of one run's control log after the records taken so far, in log order."""
 
-    __slots__ = ("draining_since_ms", "end_of_stream", "fences", "is_paused", "stop_offset")
+    __slots__ = (
+        "draining_since_ms",
+        "end_of_stream",
+        "fences",
+        "is_paused",
+        "snapshot",
+        "stop_offset",
+    )
 
     def __init__(self) -> None:
         """Start before the first record."""
@@ -24,6 +31,8 @@ class RunControl:
         self.draining_since_ms: int | None = None
         """Broker time of the first Draining that counts. Unit: ms."""
         self.end_of_stream: ControlEvent | None = None
+        self.snapshot: ControlEvent | None = None
+        """The newest Snapshot that counts."""
 
     @property
     def is_draining(self) -> bool:
@@ -45,6 +54,8 @@ class RunControl:
                 self.draining_since_ms = timestamp_ms
             case ControlKind.END_OF_STREAM if self.end_of_stream is None:
                 self.end_of_stream = event
+            case ControlKind.SNAPSHOT:
+                self.snapshot = event
             case _:
                 pass
         return True

@@ -99,7 +99,7 @@ WORDS = frozenset(
 
 PLACE: tuple[Column, ...] = (
     Column(name="run_id", kind=Kind.WORD, value=lambda row: row.message.record.run_id),
-    Column(name="ts", kind=Kind.TIME_MS, value=lambda row: row.message.timestamp_ms),
+    Column(name="ts", kind=Kind.TIME_MS, value=lambda row: instant(row.message.timestamp_ms)),
     Column(name="src_topic", kind=Kind.WORD, value=lambda row: row.message.topic),
     Column(name="src_partition", kind=Kind.PARTITION, value=lambda row: row.message.partition),
     Column(name="src_offset", kind=Kind.OFFSET, value=lambda row: row.message.offset),
@@ -138,6 +138,11 @@ def columns_of(
             continue
         found.append(_column(field.name, kind, prefix))
     return tuple(found)
+
+
+def instant(at_ms: int) -> int:
+    """Return a broker's time within what the tables can hold. Unit: ms."""
+    return min(max(at_ms, 0), _LATEST_US // 1000)
 
 
 def moment(at_us: int) -> int:

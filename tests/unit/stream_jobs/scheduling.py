@@ -127,9 +127,9 @@ class World:
             case EpisodeEvent():
                 ledger.take_episode(0, offset, at_ms, record, read_at_ms=self.now_ms)
             case Task():
-                ledger.take_task(record)
+                ledger.take_task((0, offset), record)
             case GateDecision():
-                ledger.take_decision(record)
+                ledger.take_decision((0, offset), record)
             case LearnerEvent():
                 ledger.take_learner(offset, at_ms, record)
             case WorkerState():
@@ -137,7 +137,7 @@ class World:
             case ControlEvent():
                 ledger.take_control(offset, at_ms, record)
             case Trajectory():
-                ledger.take_trajectory(record)
+                ledger.take_trajectory((0, offset), record)
             case _:
                 raise AssertionError(record)
 

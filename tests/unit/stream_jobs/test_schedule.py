@@ -227,7 +227,7 @@ def test_the_run_drains_at_its_budget_and_ends_when_everything_is_settled() -> N
     assert (counts.issued, counts.dropped, counts.abandoned) == (6, 2, 4)
 
 
-def _random_event(world: World, dice: random.Random) -> None:
+def random_event(world: World, dice: random.Random) -> None:
     leased = world.leased()
     complete = [
         group.ordinal
@@ -263,7 +263,7 @@ def test_the_bound_holds_at_every_issue_also_after_a_restart(seed: int) -> None:
     world.size = dice.choice((1, 2, 4))
     world.offer(30)
     for _ in range(120):
-        _random_event(world, dice)
+        random_event(world, dice)
         if dice.random() < 0.1:
             # The newcomer reads everything, fences, and knows what the one before it knew.
             before = world.ledger
