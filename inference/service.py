@@ -209,7 +209,11 @@ class InferenceService:
 
 
 def make_tokenizer(settings: InferenceSettings) -> Tokenizer:
-    """Return the tokenizer of the model folder; the scripted engine without a folder has bytes."""
+    """Return the tokenizer of the model folder; the scripted engine has bytes if it is told so, or
+    has no folder.
+    """
+    if settings.engine is EngineKind.SCRIPTED and settings.scripted.byte_tokenizer:
+        return ByteTokenizer()
     if settings.model_path:
         return ModelTokenizer(Path(settings.model_path).expanduser())
     if settings.engine is EngineKind.SCRIPTED:

@@ -60,6 +60,11 @@ class ScriptedSettings(BaseModel):
     replies: tuple[str, ...] = Field(
         default=(), description="texts of whole turns to choose from instead, by seed and history"
     )
+    byte_tokenizer: bool = Field(
+        default=False,
+        description="ids are bytes, whatever the model folder holds: a start without transformers, "
+        "for crash campaigns",
+    )
     count_decoded: bool = Field(
         default=False, description="count how often each position was decoded; for tests, slow"
     )

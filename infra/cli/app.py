@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dead-letters": ("infra.cli.topics:dead_letters", "Show what no consumer could take."),
     "policies": ("infra.cli.proof:policies", "List and show policy versions."),
     "sql": ("infra.cli.sql:sql", "Ask the ClickHouse tables of a run."),
+    "chaos": ("infra.cli.chaos:chaos", "Kill a run's processes at random, then audit it."),
     "bench": ("infra.cli.bench:bench", "Measure, as ratios paired in one run."),
 }
 

@@ -11,10 +11,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -31,8 +32,8 @@ from infra.settings import RunSettings
 from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
 from schemas.enums import ControlKind
-from schemas.errors import SluiceError
-from schemas.ports import Delivered, LogReader
+from schemas.errors import BusUnreachableError, SluiceError
+from schemas.ports import Delivered, LogReader, Message
 from schemas.topics import (
     EPISODES,
     GATE_DECISIONS,
@@ -63,6 +64,19 @@ class Outcome:
     closed: bool
     summary: Mapping[str, Any]
     folder: Path
+
+
+class Disturber(Protocol):
+    """Does something to the processes of a run while it goes on."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the processes are given beside those of this process."""
+        ...
+
+    async def run(self, processes: Processes, history: History) -> None:
+        """Disturb until done or cancelled."""
+        ...
 
 
 def parts_of(settings: RunSettings) -> list[Part]:
@@ -96,15 +110,17 @@ async def catch_up(doors: Doors, history: History, reader: LogReader) -> None:
 
 
 async def conduct(
-    settings: RunSettings, *, folder: RunFolder, start: RunStart, doors: Doors, progress: Progress
+    settings: RunSettings, *, folder: RunFolder, start: RunStart, doors: Doors, progress: Progress,
+    disturber: Disturber | None = None,
 ) -> Outcome:  # fmt: skip
     """Run to the end and return how it ended; the caller has made the folder and written Start."""
+    extra = {} if disturber is None else disturber.environment
     processes = Processes(
         parts_of(settings),
         run_folder=folder.root,
         logs=folder.logs,
         restarts_max=settings.run.restarts_max,
-        environment={**os.environ, **learner_environ(find_places(os.environ))},
+        environment={**os.environ, **learner_environ(find_places(os.environ)), **extra},
     )
     history, reader = open_history(doors, start)
     interrupted = asyncio.Event()
@@ -114,9 +130,10 @@ async def conduct(
     began_s = time.monotonic()
     processes.start()
     try:
-        reason = await _until_over(
-            settings, processes, history, reader, progress, interrupted, began_s
-        )
+        async with _disturbed(disturber, processes, history):
+            reason = await _until_over(
+                settings, processes, history, reader, progress, interrupted, began_s
+            )
         if history.closed is None:
             progress.say(f"stopping: {reason}; what is pending stays for --resume")
             await doors.control(start.run_id, ControlKind.STOP, reason=reason)
@@ -153,7 +170,7 @@ async def _until_over(
 ) -> str:
     limit_s = settings.run.minutes_max * 60.0
     while True:
-        for message in await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S):
+        for message in await _news(reader, progress):
             if isinstance(message, Delivered):
                 history.take(message)
         for line in processes.watch():
@@ -169,6 +186,34 @@ async def _until_over(
         if now_s - began_s > limit_s:
             minutes = settings.run.minutes_max
             return f"run.minutes_max {minutes} is over while waiting for {waiting_for}"
+
+
+async def _news(reader: LogReader, progress: Progress) -> Sequence[Message]:
+    """Return what was written; a bus that is away is said and waited for, as every role does."""
+    try:
+        return await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S)
+    except BusUnreachableError as error:
+        progress.say(f"the bus does not answer: {error.message}")
+        await asyncio.sleep(_POLL_S)
+        return ()
+
+
+@asynccontextmanager
+async def _disturbed(
+    disturber: Disturber | None, processes: Processes, history: History
+) -> AsyncIterator[None]:
+    """Let the disturber work meanwhile; its own failure is raised at the end."""
+    if disturber is None:
+        yield
+        return
+    task = asyncio.create_task(disturber.run(processes, history), name="disturber")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
 
 
 async def _until_stopped(processes: Processes, *, budget_s: float) -> None:

@@ -1,9 +1,10 @@
 """The processes of a run: started in their own groups, watched, started again, stopped within a
 bound.
 
-Invariants: a role is started again at most `restarts_max` times, with a growing pause; exit code 2
-(wrong settings) ends the run at once, since a restart cannot cure it; only processes started here
-are ever signalled.
+Invariants: a role is started again at most `restarts_max` times; the pause grows with each death in
+a row, and begins anew for one that had stayed up; one that was preempted (SIGTERM from outside)
+ends well and is started again, unless its role ends by itself; exit code 2 (wrong settings) ends
+the run at once, since a restart cannot cure it; only processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from schemas.errors import Boundary, SettingsError, TransientError
 
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 15.0
+_STEADY_S = 20.0
+"""Who stayed up for so long has not failed to start: its next pause is the first again."""
+_ENDS_BY_ITSELF = frozenset({"learner", "scheduler", "task-source"})
+"""Roles whose good end means that the run is over for them."""
 _EXIT_WRONG_USE = 2
 _TAIL_LINES = 15
 _GONE_S = 30.0
@@ -44,6 +49,8 @@ class _Running:
     part: Part
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
+    deaths_in_a_row: int = 0
+    started_at: float = 0.0
     start_again_at: float = 0.0
     finished: bool = False
     codes: list[int] = field(default_factory=list)
@@ -89,6 +96,11 @@ class Processes:
             return None
         return one.process.pid
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a part if it runs."""
+        one = self._running[name]
+        self._signal(one, number)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all parts."""
         return tuple(self._running)
@@ -114,29 +126,34 @@ class Processes:
                 continue
             one.process = None
             one.codes.append(code)
-            if code == 0:
-                one.finished = True
-                continue
             if code == _EXIT_WRONG_USE:
                 raise SettingsError(
                     f"{one.part.name} refused to start:\n{self.last_words(one.part.name)}",
                     hint="correct what its message names, then run again",
                 )
-            if not again:
+            if not again or (code == 0 and one.part.role in _ENDS_BY_ITSELF):
                 one.finished = True
-                continue
-            if one.restarts >= self._restarts_max:
-                raise TransientError(
-                    f"{one.part.name} died {one.restarts + 1} times, last with code {code}:\n"
-                    f"{self.last_words(one.part.name)}",
-                    boundary=Boundary.PLATFORM,
-                    hint=f"read {self._logs / one.part.name}.log; resume with --resume once mended",
-                )
-            pause = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2.0**one.restarts)
-            one.restarts += 1
-            one.start_again_at = now + pause
-            lines.append(f"{one.part.name} ended with code {code}; again in {pause:.1f} s")
+            else:
+                lines.append(self._start_later(one, code, now))
         return lines
+
+    def _start_later(self, one: _Running, code: int, now: float) -> str:
+        """Plan the next start of a part that has ended; say so in a line."""
+        name = one.part.name
+        if one.restarts >= self._restarts_max:
+            raise TransientError(
+                f"{name} died {one.restarts + 1} times, last with code {code}:\n"
+                f"{self.last_words(name)}",
+                boundary=Boundary.PLATFORM,
+                hint=f"read {self._logs / name}.log; resume with --resume once mended",
+            )
+        if now - one.started_at >= _STEADY_S:
+            one.deaths_in_a_row = 0
+        pause = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2.0**one.deaths_in_a_row)
+        one.deaths_in_a_row += 1
+        one.restarts += 1
+        one.start_again_at = now + pause
+        return f"{name} ended with code {code}; again in {pause:.1f} s"
 
     def stop(self, *, budget_s: float) -> list[str]:
         """Ask every part to end (SIGTERM), wait, kill what is left; return the names of what was
@@ -165,6 +182,7 @@ class Processes:
 
     def _launch(self, one: _Running) -> None:
         part = one.part
+        one.started_at = time.monotonic()
         command = [
             sys.executable, "-m", "infra.cli", "worker", part.role,
             "--run", str(self._folder), "--index", str(part.index), "--supervised",

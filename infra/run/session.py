@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import orjson
 
 from infra.registry import resolve
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
-from infra.run.conductor import Outcome, account, conduct
+from infra.run.conductor import Disturber, Outcome, account, conduct
 from infra.run.folder import RunFolder, RunStart, find, make, read_start, write_atomically
 from infra.run.progress import Progress
 from infra.settings import RunSettings, assemble, load, read_resolved
@@ -85,9 +85,10 @@ def _require_model(path: Path) -> None:
 
 
 async def start(
-    config: Path, *, directory: Path, overrides: Mapping[str, str], randomness: bytes
-) -> Outcome:
-    """Start a new run and see it to its end."""
+    config: Path, *, directory: Path, overrides: Mapping[str, str], randomness: bytes,
+    disturb: Callable[[RunSettings, RunFolder], Disturber] | None = None,
+) -> Outcome:  # fmt: skip
+    """Start a new run and see it to its end; `disturb` makes what hits its processes meanwhile."""
     run_id = new_run_id(time.time_ns() // 1_000, randomness)
     settings = resolve_settings(config, directory=directory, overrides=overrides, run_id=run_id)
     folder = RunFolder(root=(directory / run_id).absolute())
@@ -99,9 +100,11 @@ async def start(
     try:
         with Progress(steps_budget=settings.run.steps) as progress:
             progress.say(f"run {run_id} in {folder.root}")
+            disturber = None if disturb is None else disturb(settings, folder)
             return await conduct(
-                settings, folder=folder, start=begun, doors=doors, progress=progress
-            )
+                settings, folder=folder, start=begun, doors=doors, progress=progress,
+                disturber=disturber,
+            )  # fmt: skip
     finally:
         await doors.close()
 

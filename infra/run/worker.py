@@ -35,7 +35,7 @@ from schemas.ports import Context
 _CLOSE_MS = 10_000
 _PARENT_CHECK_S = 1.0
 _LOG = logging.getLogger("sluice.worker")
-_CHATTY = ("httpx", "httpx2", "aiokafka", "aiohttp.access")
+_CHATTY = ("httpx", "httpx2", "httpcore", "aiokafka", "aiohttp.access")
 
 
 def worker_id(role: str, index: int, run_id: str) -> WorkerId:

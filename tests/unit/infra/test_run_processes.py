@@ -18,8 +18,9 @@ LIMIT_S = 10.0
 
 
 def parts_running(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts_max: int = 2
-) -> Processes:
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts_max: int = 2,
+    role: str = "gate",
+) -> Processes:  # fmt: skip
     """A run of one part that executes `code` in place of a role."""
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\n{code}\n")
@@ -27,7 +28,7 @@ def parts_running(
     monkeypatch.setattr("sys.executable", str(fake))
     monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.01)
     found = Processes(
-        [Part(role="gate", index=0)], run_folder=tmp_path, logs=tmp_path, restarts_max=restarts_max,
+        [Part(role=role, index=0)], run_folder=tmp_path, logs=tmp_path, restarts_max=restarts_max,
         environment=os.environ,
     )  # fmt: skip
     found.start()
@@ -61,13 +62,41 @@ def test_wrong_settings_end_the_run_at_once(
     assert found.restarts == 0
 
 
-def test_a_part_that_ends_well_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("role", ["learner", "scheduler", "task-source"])
+def test_a_role_for_which_the_run_is_over_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    found = parts_running("raise SystemExit(0)", tmp_path, monkeypatch)
-    until(lambda: found.watch() == [] and found.pid("gate-0") is None)
+    found = parts_running("raise SystemExit(0)", tmp_path, monkeypatch, role=role)
+    until(lambda: found.watch() == [] and found.pid(f"{role}-0") is None)
     assert found.watch() == []
     assert found.restarts == 0
+
+
+def test_a_preempted_worker_ends_well_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running(
+        f"import time, pathlib; p = pathlib.Path({str(tmp_path / 'once')!r})\n"
+        "if p.exists(): time.sleep(60)\n"
+        "p.touch()", tmp_path, monkeypatch,
+    )  # fmt: skip
+    lines: list[str] = []
+    until(lambda: lines.extend(found.watch()) or (lines and found.pid("gate-0")))
+    assert lines == ["gate-0 ended with code 0; again in 0.0 s"]
+    found.stop(budget_s=0.0)
+
+
+def test_the_pause_grows_with_deaths_in_a_row_and_begins_anew_after_a_steady_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running("raise SystemExit(7)", tmp_path, monkeypatch, restarts_max=4)
+    lines: list[str] = []
+    monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.1)
+    until(lambda: lines.extend(found.watch()) or len(lines) == 2)
+    monkeypatch.setattr(module, "_STEADY_S", 0.0)
+    until(lambda: lines.extend(found.watch()) or len(lines) == 3)
+    assert [line.rpartition("again in ")[2] for line in lines] == ["0.1 s", "0.2 s", "0.1 s"]
+    found.stop(budget_s=0.0)
 
 
 def test_a_killed_part_that_the_kernel_has_not_freed_yet_does_not_break_the_end(

@@ -1,0 +1,210 @@
+"""Carries the deeds of a chaos plan out on the processes of a run.
+
+Waits for: the pause before each deed, an ordered edge to be reached, a stop to be over; each inside
+a bound. Unblocked by: the clock, or the end of the run, at which stopped processes are continued
+and orders are withdrawn. Only processes that the run has started, and the local broker, are ever
+signalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.chaos.broker import Broker
+from infra.chaos.connections import cut_connections
+from infra.chaos.crash import (
+    VARIABLE,
+    CrashAct,
+    CrashOrder,
+    fired,
+    give_order,
+    withdraw_order,
+)
+from infra.chaos.plan import Act, Deed
+from infra.run.history import History
+from infra.run.processes import Processes
+
+_LOG = logging.getLogger("sluice.chaos")
+_LOOK_S = 0.1
+_EDGE_WAIT_S = 45.0
+_ALIVE_WAIT_S = 30.0
+_MOVES_WAIT_S = 20.0
+_WORKS_WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A deed as it happened."""
+
+    deed: Deed
+    at_ms: int
+    """Wall clock. Unit: ms."""
+    pid: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ordered:
+    deed: Deed
+    pid: int
+    until_s: float
+
+
+@dataclass(slots=True)
+class Driver:
+    """Does deeds until `wanted` have hit, or the run is over."""
+
+    plan: Iterator[Deed]
+    wanted: int
+    orders: Path
+    broker: Broker | None
+    done: list[Done] = field(default_factory=list)
+    missed: int = 0
+    """Edges that were not reached in time, and deeds without a living target."""
+    _seen_tokens: int = 0
+    _ordered: dict[str, _Ordered] = field(default_factory=dict)
+    _stopped: dict[str, int] = field(default_factory=dict)
+    _later: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the run's processes must be given."""
+        return {VARIABLE: str(self.orders)}
+
+    async def run(self, processes: Processes, history: History) -> None:
+        """Do deeds; return when enough have hit.
+
+        Nothing is hit before the run works, and nothing while it stands still after a hit for up to
+        `_MOVES_WAIT_S`, so that a slow machine is disturbed and not kept from starting.
+        """
+        try:
+            while len(self.done) < self.wanted:
+                deed = next(self.plan)
+                await self._pause(deed.after_s, processes)
+                await self._until_it_moves(processes, history)
+                await self._do(deed, processes)
+                self._collect(processes)
+            while self._later:
+                await asyncio.wait(self._later)
+        finally:
+            self._let_go(processes)
+
+    async def _pause(self, seconds: float, processes: Processes) -> None:
+        ends_s = time.monotonic() + seconds
+        while (left_s := ends_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(_LOOK_S, left_s))
+            self._collect(processes)
+
+    async def _until_it_moves(self, processes: Processes, history: History) -> None:
+        seen = self._seen_tokens
+        ends_s = time.monotonic() + (_MOVES_WAIT_S if self.done else _WORKS_WAIT_S)
+        while history.action_tokens <= seen and time.monotonic() < ends_s:
+            await asyncio.sleep(_LOOK_S)
+            self._collect(processes)
+        self._seen_tokens = history.action_tokens
+
+    async def _do(self, deed: Deed, processes: Processes) -> None:
+        if deed.act in (Act.BROKER_KILL, Act.BROKER_STOP):
+            await self._at_broker(deed)
+            return
+        if deed.target in self._ordered or deed.target in self._stopped:
+            self.missed += 1
+            return
+        pid = await self._alive(deed.target, processes)
+        if pid is None:
+            self.missed += 1
+            return
+        if deed.point is not None:
+            act = CrashAct.STOP if deed.act is Act.STOP else CrashAct.KILL
+            order = CrashOrder(point=deed.point, nth=deed.nth, act=act)
+            give_order(self.orders, deed.target, order)
+            until_s = time.monotonic() + _EDGE_WAIT_S
+            self._ordered[deed.target] = _Ordered(deed=deed, pid=pid, until_s=until_s)
+            return
+        match deed.act:
+            case Act.STOP:
+                processes.signal(deed.target, signal.SIGSTOP)
+                self._stands_still(deed, pid, processes)
+            case Act.CUT:
+                if await asyncio.to_thread(cut_connections, pid):
+                    self._note(deed, pid)
+                else:
+                    self.missed += 1
+            case Act.PREEMPT:
+                self._note(deed, pid)
+                processes.signal(deed.target, signal.SIGTERM)
+            case _:
+                self._note(deed, pid)
+                processes.signal(deed.target, signal.SIGKILL)
+
+    async def _at_broker(self, deed: Deed) -> None:
+        assert self.broker is not None, "the plan spares a broker that is not ours"
+        self._note(deed, self.broker.pid)
+        if deed.act is Act.BROKER_KILL:
+            await asyncio.to_thread(self.broker.kill_and_start)
+        else:
+            await self.broker.stand_still(deed.lasts_s)
+
+    async def _alive(self, name: str, processes: Processes) -> int | None:
+        """Return the pid of a part, waiting for its restart for a while."""
+        ends_s = time.monotonic() + _ALIVE_WAIT_S
+        while time.monotonic() < ends_s:
+            pid = processes.pid(name)
+            if pid is not None:
+                return pid
+            await asyncio.sleep(_LOOK_S)
+        return None
+
+    def _stands_still(self, deed: Deed, pid: int, processes: Processes) -> None:
+        self._note(deed, pid)
+        self._stopped[deed.target] = pid
+        self._in_background(self._continue(deed, processes))
+
+    async def _continue(self, deed: Deed, processes: Processes) -> None:
+        await asyncio.sleep(deed.lasts_s)
+        self._stopped.pop(deed.target, None)
+        processes.signal(deed.target, signal.SIGCONT)
+
+    def _collect(self, processes: Processes) -> None:
+        """Note the orders that were carried out; withdraw those whose edge did not come."""
+        for name, ordered in tuple(self._ordered.items()):
+            if fired(self.orders, name) is not None:
+                if ordered.deed.act is Act.STOP:
+                    self._stands_still(ordered.deed, ordered.pid, processes)
+                else:
+                    self._note(ordered.deed, ordered.pid)
+            elif time.monotonic() > ordered.until_s or processes.pid(name) != ordered.pid:
+                withdraw_order(self.orders, name)
+                self.missed += 1
+            else:
+                continue
+            del self._ordered[name]
+
+    def _note(self, deed: Deed, pid: int) -> None:
+        self.done.append(Done(deed=deed, at_ms=time.time_ns() // 1_000_000, pid=pid))
+        at = f" at {deed.point} #{deed.nth}" if deed.point else ""
+        lasts = f" for {deed.lasts_s:.1f} s" if deed.lasts_s else ""
+        _LOG.info("%d: %s %s%s%s", len(self.done), deed.act, deed.target, at, lasts)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def _let_go(self, processes: Processes) -> None:
+        for task in self._later:
+            task.cancel()
+        for name in tuple(self._stopped):
+            processes.signal(name, signal.SIGCONT)
+        self._stopped.clear()
+        for name in tuple(self._ordered):
+            withdraw_order(self.orders, name)
+        self._ordered.clear()
+        if self.broker is not None:
+            self.broker.go_on()

@@ -1,0 +1,127 @@
+"""Figures of a disturbed run, from logs small enough to count by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from infra.chaos.findings import Findings, Hit
+from schemas.enums import CutReason, EpisodeEventKind, FinishReason, TokenKind
+from schemas.ids import RunId, Version, WorkerId
+from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
+from schemas.ports import Delivered
+from schemas.records.episode_event import EpisodeEvent
+from schemas.records.token_commit import TokenCommit
+
+RUN = RunId("0")
+FIRST, SECOND = "inference-0@0", "inference-1@0"
+
+
+class Log:
+    """Writes the WAL of one episode; time is given with each record. Unit: ms."""
+
+    def __init__(self) -> None:
+        self.findings = Findings(RUN)
+        self.offset = 0
+        self.identity: dict[str, Any] = {}
+        self.seq = 0
+        self.length = 0
+
+    def fence(self, at_ms: int, writer: str, *, attempt: int = 1, number: int = 1) -> None:
+        self.identity = {"attempt": attempt, "fence_number": number, "writer_id": WorkerId(writer),
+                         "incarnation": writer, "producer_number": 1}  # fmt: skip
+        self.seq = 0
+        self._take(at_ms, TokenKind.FENCE, 0)
+
+    def action(self, at_ms: int, count: int, *, ends: bool = False) -> None:
+        reason = FinishReason.STOP if ends else FinishReason.NONE
+        self._take(at_ms, TokenKind.ACTION, count, finish_reason=reason)
+
+    def cut(self, at_ms: int, start: int) -> None:
+        self.length = start
+        self._take(at_ms, TokenKind.CUT, 0, cut_reason=CutReason.RESTART)
+
+    def late(self, at_ms: int, count: int, **identity: Any) -> None:
+        kept, self.identity = self.identity, {**self.identity, **identity}
+        seq, length = self.seq, self.length
+        self._take(at_ms, TokenKind.ACTION, count)
+        self.identity, self.seq, self.length = kept, seq, length
+
+    def _take(self, at_ms: int, kind: TokenKind, count: int, **values: Any) -> None:
+        ids, logprobs = pack_ids([1] * count), pack_logprobs([-1.0] * count)
+        spans = pack_spans([Span(self.length, self.length + count, Version(0, 0))] if count else [])
+        record = TokenCommit(
+            run_id=RUN, episode_id="0.0.0", group_id="0.0", kind=kind, count=count,  # type: ignore[arg-type]  # short ids
+            seq=self.seq if kind is not TokenKind.FENCE else 0, start=self.length,
+            token_ids=ids, logprobs=logprobs, spans=spans, crc32c=crc32c(ids, logprobs, spans),
+            at_us=0, **self.identity, **values,
+        )  # fmt: skip
+        self.seq += kind is not TokenKind.FENCE
+        self.length += count
+        self.findings.take_token(delivered(self.offset, at_ms, record))
+        self.offset += 1
+
+
+def delivered(offset: int, at_ms: int, record: Any) -> Delivered[Any]:
+    return Delivered(
+        topic="", partition=0, offset=offset, timestamp_ms=at_ms, key=b"", record=record
+    )
+
+
+def test_a_turn_that_goes_on_elsewhere_is_timed_from_the_kill_and_nothing_is_decoded_twice() -> (
+    None
+):
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(100, 4)
+    log.fence(900, SECOND, number=2)
+    log.action(1_500, 3, ends=True)
+    found = log.findings.recovery_s([Hit(worker_id=FIRST, at_ms=500)])
+    assert (found.p50, found.n) == (1.0, 1)
+    assert log.findings.decoded_twice == 0
+
+
+def test_a_worker_between_two_turns_has_no_turn_to_recover() -> None:
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(100, 4, ends=True)
+    log.fence(900, SECOND, number=2)
+    log.action(1_500, 3, ends=True)
+    assert log.findings.recovery_s([Hit(worker_id=FIRST, at_ms=500)]).n == 0
+
+
+def test_a_restart_from_the_prompt_shows_as_tokens_decoded_twice() -> None:
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(100, 4)
+    log.fence(900, SECOND, number=2)
+    log.cut(950, 0)
+    log.action(1_500, 6)
+    assert log.findings.decoded_twice == 4
+
+
+def test_a_late_commit_of_a_fenced_writer_counts_as_superseded_not_as_decoded_twice() -> None:
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(100, 4)
+    log.fence(900, SECOND, number=2)
+    log.late(950, 2, writer_id=WorkerId(FIRST), incarnation=FIRST, fence_number=1)
+    log.action(1_500, 2)
+    assert (log.findings.superseded_tokens, log.findings.decoded_twice) == (2, 0)
+
+
+def test_an_environment_worker_that_dies_is_timed_to_the_next_attempts_first_token() -> None:
+    log = Log()
+    leased = EpisodeEvent(
+        run_id=RUN, episode_id="0.0.0", group_id="0.0", kind=EpisodeEventKind.LEASED,  # type: ignore[arg-type]  # short ids
+        attempt=1, worker_id=WorkerId("environment-0@0"), 
+            at_us=0, writer_id=WorkerId("scheduler-0@0"),
+    )  # fmt: skip
+    log.findings.take_episode(delivered(0, 0, leased))
+    log.fence(50, FIRST)
+    log.action(100, 4, ends=True)
+    log.fence(2_000, FIRST, attempt=2)
+    log.action(2_500, 1)
+    hit = Hit(worker_id="environment-0@0", at_ms=500)
+    assert log.findings.rebuilt_s([hit]).p50 == 2.0
+    assert log.findings.rebuilt_s([replace(hit, worker_id="environment-1@0")]).n == 0
