@@ -111,9 +111,10 @@ async def replay(
     for topic in _GROUPED:
         begin = {partition: (starts or {}).get(topic.name, {}).get(partition, 0)}
         end = {partition: dict(await consumers.ends(topic))[partition]}
-        async for message in between(consumers, topic, begin, end):
-            if isinstance(message, Delivered) and message.record.run_id == run_id:
-                teller.take(topic, message)
+        async for messages in between(consumers, topic, begin, end):
+            for message in messages:
+                if isinstance(message, Delivered) and message.record.run_id == run_id:
+                    teller.take(topic, message)
     await _learner(consumers, run_id, starts, teller)
     teller.finish()
     if not story.moments:
@@ -130,9 +131,10 @@ async def _learner(
     ends = dict(await consumers.ends(LEARNER_STEPS))
     known = (starts or {}).get(LEARNER_STEPS.name, {})
     begin = {p: known.get(p, 0) for p in ends}
-    async for message in between(consumers, LEARNER_STEPS, begin, ends):
-        if isinstance(message, Delivered) and message.record.run_id == run_id:
-            teller.take_learner(message)
+    async for messages in between(consumers, LEARNER_STEPS, begin, ends):
+        for message in messages:
+            if isinstance(message, Delivered) and message.record.run_id == run_id:
+                teller.take_learner(message)
 
 
 class _Teller:

@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from infra.audit.facts import Facts
+from infra.audit.facts import Facts, Use, Whole
 from infra.audit.lives import Life
 from infra.audit.report import at
-from infra.audit.steps import Step
 from schemas.enums import DropReason, GateOutcome, Purpose
-from schemas.records.parts import TrainedMember
-from schemas.topics import EPISODES, LEARNER_STEPS, TOKENS
+from schemas.topics import EPISODES, LEARNER_STEPS, TOKENS, TOOL_EVENTS
 
 SIBLING = "sibling_branch"
 
@@ -29,28 +27,21 @@ class Accounts:
     pending: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
-    step: Step
-    survives: bool
-    member: TrainedMember
-
-
-def settle(facts: Facts) -> Accounts:
-    """Sort every issued episode under one heading, and check invariants 5 and 7 on the way."""
-    accounts = Accounts()
-    accounts.counts["admitted"] = sum(
+def settle(facts: Facts, accounts: Accounts) -> None:
+    """Sort every issued episode of these partitions under one heading, and check invariants 5 and 7
+    on the way.
+    """
+    accounts.counts["admitted"] += sum(
         member.outcome is GateOutcome.ADMIT
         for decided in facts.outcomes.decisions.values()
         for member in decided.members.values()
     )
-    uses = _uses(facts)
-    skips = facts.steps.skips
     for episode, life in facts.lives.by_id.items():
         accounts.counts["issued"] += 1
-        heading, detail = _heading(facts, life, uses.get(episode, []), skips)
+        uses = facts.uses.get(episode, [])
+        heading, detail = _heading(facts, life, uses)
         _enter(accounts, life, heading, detail)
-        _enter_tokens(facts, accounts, life, heading, detail, uses.get(episode, []))
+        _enter_tokens(facts, accounts, life, heading, detail, uses)
         if heading == "pending":
             facts.findings.check(
                 5,
@@ -59,33 +50,12 @@ def settle(facts: Facts) -> Accounts:
                 ids=(episode,),
                 at=(at(EPISODES.name, life.partition, life.issued_offset),),
             )
-    _strangers(facts, accounts, uses)
-    _sums(facts, accounts)
-    return accounts
+    _strangers(facts, accounts)
 
 
-def _uses(facts: Facts) -> dict[str, list[_Use]]:
-    uses: dict[str, list[_Use]] = defaultdict(list)
-    for index, step in enumerate(facts.steps.lineage):
-        for member in step.members:
-            use = _Use(step=step, survives=facts.steps.survives(index), member=member)
-            uses[member.episode_id].append(use)
-    for episode, found in uses.items():
-        facts.findings.check(
-            7,
-            len(found) == 1,
-            f"trained in {len(found)} steps of one lineage",
-            ids=(episode,),
-            at=tuple(at(LEARNER_STEPS.name, u.step.partition, u.step.offset) for u in found),
-        )
-    return uses
-
-
-def _heading(
-    facts: Facts, life: Life, uses: list[_Use], skips: dict[str, tuple[DropReason, int]]
-) -> tuple[str, str]:
+def _heading(facts: Facts, life: Life, uses: list[Use]) -> tuple[str, str]:
     """Return the one heading of an episode and the reason or detail under it."""
-    episode, decision = life.episode_id, None
+    episode, decision, skips = life.episode_id, None, facts.whole.skips
     if life.purpose is Purpose.TRAIN:
         decision = facts.outcomes.decision_on(life.group_id, episode)
     _check_claims(facts, life, uses, decision, is_skipped=episode in skips)
@@ -112,7 +82,7 @@ def _heading(
 def _check_claims(
     facts: Facts,
     life: Life,
-    uses: list[_Use],
+    uses: list[Use],
     decision: tuple[bool, DropReason] | None,
     *,
     is_skipped: bool,
@@ -157,7 +127,7 @@ def _enter(accounts: Accounts, life: Life, heading: str, detail: str) -> None:
 
 
 def _enter_tokens(
-    facts: Facts, accounts: Accounts, life: Life, heading: str, detail: str, uses: list[_Use]
+    facts: Facts, accounts: Accounts, life: Life, heading: str, detail: str, uses: list[Use]
 ) -> None:
     line = facts.tokens.by_episode.get(life.episode_id)
     if line is None:
@@ -191,45 +161,55 @@ def _enter_tokens(
             tokens[heading] += line.main + line.sibling
 
 
-def _strangers(facts: Facts, accounts: Accounts, uses: dict[str, list[_Use]]) -> None:
+def _strangers(facts: Facts, accounts: Accounts) -> None:
     """Whatever names an episode that was never issued was invented."""
+    lives, later = facts.lives.by_id, facts.later_issued
     for episode, line in facts.tokens.by_episode.items():
-        if episode not in facts.lives.by_id:
+        if episode not in lives:
             accounts.counts["outside the cut"] += 1
             facts.findings.check(
                 5,
-                episode in facts.later_issued,
+                episode in later,
                 "tokens of an episode that was never issued",
                 ids=(episode,),
-                at=(at(TOKENS.name, line.partition, line.accepted[0] if line.accepted else -1),),
+                at=(at(TOKENS.name, line.partition, line.first),),
             )
-    for episode, found in uses.items():
+    for episode, log in facts.calls.by_episode.items():
         facts.findings.check(
             5,
-            episode in facts.lives.by_id or episode in facts.later_issued,
+            episode in lives or episode in later,
+            "tool events of an episode that was never issued",
+            ids=(episode,),
+            at=(at(TOOL_EVENTS.name, log.partition, log.first),),
+        )
+    for episode, found in facts.uses.items():
+        facts.findings.check(
+            5,
+            episode in lives or episode in later,
             "trained, and never issued",
             ids=(episode,),
             at=(at(LEARNER_STEPS.name, found[0].step.partition, found[0].step.offset),),
         )
 
 
-def _sums(facts: Facts, accounts: Accounts) -> None:
-    counts, tokens = accounts.counts, accounts.tokens
+def sum_up(whole: Whole, accounts: Accounts) -> None:
+    """Check the sums, once every partition is settled."""
+    counts, tokens, findings = accounts.counts, accounts.tokens, whole.findings
     headings = ("trained", "dropped", "abandoned", "evaluated", "pending")
     total = sum(counts[name] for name in headings)
-    facts.findings.check(
+    findings.check(
         5, counts["issued"] == total, f"{counts['issued']} issued, {total} accounted for"
     )
     accounted = sum(n for name, n in tokens.items() if name not in ("sampled", "undecodable"))
-    facts.findings.check(
+    findings.check(
         5,
         tokens["sampled"] == accounted,
         f"{tokens['sampled']} action tokens sampled, {accounted} accounted for",
     )
-    told = facts.stream_counts
-    if facts.steps.closed and told:
+    told = whole.stream_counts
+    if whole.steps.closed and told:
         for name in ("issued", "admitted", "abandoned", "evaluated"):
-            facts.findings.check(
+            findings.check(
                 5,
                 told.get(name, counts[name]) == counts[name],
                 f"EndOfStream says {told.get(name)} {name}, the log has {counts[name]}",

@@ -25,6 +25,8 @@ class EpisodeCalls:
     """The tool log of one episode."""
 
     partition: int
+    first: int = -1
+    """Offset of its first record."""
     fence: int = 0
     tries: list[Try] = field(default_factory=list)
     intents: dict[int, tuple[str, bool]] = field(default_factory=dict)
@@ -50,12 +52,21 @@ class Calls:
         event = message.record
         log = self.by_episode.get(event.episode_id)
         if log is None:
-            log = self.by_episode[event.episode_id] = EpisodeCalls(partition=message.partition)
+            log = self.by_episode[event.episode_id] = EpisodeCalls(
+                partition=message.partition, first=message.offset
+            )
         is_late = event.attempt < log.fence
         if event.kind is ToolEventKind.FENCE:
             is_late = event.attempt <= log.fence
             log.fence = max(log.fence, event.attempt)
         elif event.kind is ToolEventKind.INTENT:
+            self._findings.check(
+                11,
+                event.deadline_us > 0,
+                f"the Intent of {event.call_key} has no deadline",
+                ids=(event.episode_id,),
+                at=(at(TOOL_EVENTS.name, message.partition, message.offset),),
+            )
             log.intents[message.offset] = (event.call_key, event.idempotent)
             if not is_late:
                 self.calls += 1

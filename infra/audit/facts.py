@@ -1,8 +1,14 @@
-"""All that an audit has read of a run, ready for the checks that need more than one topic."""
+"""What an audit has read: of the whole run, and of the partitions that it reads together.
+
+Everything that concerns an episode stands in the partition of its group, so the facts of some
+partitions can be checked and forgotten before the next ones are read: memory is bounded by the
+largest partition, not by the run.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +16,16 @@ from typing import Any
 from infra.audit.calls import Calls
 from infra.audit.lives import Lives
 from infra.audit.outcomes import Outcomes
+from infra.audit.payloads import Payloads
 from infra.audit.report import Findings
-from infra.audit.steps import Steps
+from infra.audit.steps import Step, Steps
 from infra.audit.tokens import Tokens
-from schemas.enums import ControlKind
+from schemas.enums import ControlKind, DropReason
+from schemas.ports import Delivered
 from schemas.records.control_event import ControlEvent
+from schemas.records.parts import ChunkRef, TrainedMember
 from schemas.records.policy_version import PolicyVersion
+from schemas.records.task import Task
 
 _ROOT = (0, 0)
 
@@ -51,36 +61,41 @@ def _find(tree: Any, key: str) -> Any:
     return next((v for v in (_find(inner, key) for inner in tree.values()) if v is not None), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One trajectory in one step of the lineage."""
+
+    step: Step
+    survives: bool
+    member: TrainedMember
+
+
 @dataclass(slots=True)
-class Facts:
-    """What was read, by topic family."""
+class Whole:
+    """What concerns the whole run: its bounds, versions and learner, read before the partitions."""
 
     run_id: str
     findings: Findings = field(default_factory=Findings)
-    lives: Lives = field(default_factory=Lives)
     steps: Steps = field(default_factory=Steps)
-    outcomes: Outcomes = field(default_factory=Outcomes)
     policies: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     """Version to the digests that the registry has under it."""
-    registered_ordinals: dict[tuple[int, int], int] = field(default_factory=dict)
+    registered: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    """Version to partition and offset of its first entry, and the ordinal that this names."""
     bounds: Bounds = field(default_factory=Bounds)
     stream_counts: dict[str, int] = field(default_factory=dict)
     """Counts of EndOfStream, once it is written."""
+    groups_offered: set[str] = field(default_factory=set)
     tasks: int = 0
-    verify_requests: int = 0
-    poison: dict[str, int] = field(default_factory=dict)
-    later_results: set[tuple[str, int]] = field(default_factory=set)
-    """(episode, offset) of Results beyond the cut."""
+    poison: Counter[str] = field(default_factory=Counter)
     later_versions: set[tuple[int, int]] = field(default_factory=set)
     """Versions of Steps beyond the cut."""
-    later_issued: set[str] = field(default_factory=set)
-    calls: Calls = field(init=False)
-    tokens: Tokens = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Let the readers that find faults by themselves report to the same findings."""
-        self.calls = Calls(self.findings)
-        self.tokens = Tokens(self.findings)
+    versions_used: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    """Every version that a token names, with the first episode and place."""
+    uses: dict[int, dict[str, list[Use]]] = field(default_factory=dict)
+    """Partition of the gated record to episode to where it was trained."""
+    skips: dict[str, tuple[DropReason, int]] = field(default_factory=dict)
+    lists: dict[tuple[int, int], tuple[ChunkRef, Step]] = field(default_factory=dict)
+    """Place in payloads to the reference of a list, and the step that points at it."""
 
     def take_control(self, event: ControlEvent) -> None:
         """Keep what the run was started with and how its stream ended."""
@@ -89,12 +104,72 @@ class Facts:
         elif event.kind is ControlKind.END_OF_STREAM:
             self.stream_counts = dict(event.counts)
 
-    def take_policy(self, record: PolicyVersion) -> None:
+    def take_task(self, task: Task) -> None:
+        """Count a task, and remember its group."""
+        self.tasks += 1
+        self.groups_offered.add(str(task.group_id))
+
+    def take_policy(self, message: Delivered[PolicyVersion]) -> None:
         """Keep a registry entry."""
+        record = message.record
         version = (record.epoch, record.number)
         self.policies.setdefault(version, set()).add(record.digest)
-        self.registered_ordinals[version] = record.ordinal
+        self.registered.setdefault(version, (message.partition, message.offset, record.ordinal))
 
     def is_served(self, version: tuple[int, int]) -> bool:
         """Whether a Step that counts made this version, or it is the starting one."""
         return version == _ROOT or version in self.steps.ordinals or version in self.later_versions
+
+    def sort_uses(self) -> None:
+        """Put what the lineage consumed under its partitions; call it once the learner's log is
+        read.
+        """
+        self.skips = self.steps.skips
+        for index, step in enumerate(self.steps.lineage):
+            survives = self.steps.survives(index)
+            for member in step.members:
+                use = Use(step=step, survives=survives, member=member)
+                at_partition = self.uses.setdefault(member.partition, {})
+                at_partition.setdefault(str(member.episode_id), []).append(use)
+            for ref in step.lists:
+                self.lists[ref.partition, ref.offset] = (ref, step)
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was read of some partitions, by topic family, beside what concerns the whole run."""
+
+    whole: Whole
+    partitions: tuple[int, ...]
+    lives: Lives = field(init=False)
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    requests: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Episode and attempt to offset and WAL position of the first VerifyRequest."""
+    verify_requests: int = 0
+    later_results: set[tuple[str, int]] = field(default_factory=set)
+    """(episode, offset) of Results beyond the cut."""
+    later_issued: set[str] = field(default_factory=set)
+    uses: dict[str, list[Use]] = field(init=False)
+    calls: Calls = field(init=False)
+    tokens: Tokens = field(init=False)
+    payloads: Payloads = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let the readers that find faults by themselves report to the same findings."""
+        self.lives = Lives(self.whole.findings)
+        self.calls = Calls(self.whole.findings)
+        self.tokens = Tokens(self.whole.findings, self.whole.versions_used)
+        self.payloads = Payloads(self.whole.findings, self.tokens)
+        self.uses = {}
+        for partition in self.partitions:
+            self.uses.update(self.whole.uses.get(partition, {}))
+
+    @property
+    def findings(self) -> Findings:
+        """Where faults are reported."""
+        return self.whole.findings
+
+    @property
+    def steps(self) -> Steps:
+        """The learner of the run."""
+        return self.whole.steps

@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from infra.audit.report import Findings, at
 from schemas.enums import AbandonReason, EpisodeEventKind, Purpose, StopCause
 from schemas.ports import Delivered
 from schemas.records.episode_event import EpisodeEvent
+from schemas.topics import EPISODES
 
 _SCHEDULER_WRITES = (
     EpisodeEventKind.ISSUED,
@@ -42,6 +44,8 @@ class Life:
     purpose: Purpose
     group_size: int
     attempt: int = 0
+    floors: tuple[int, int] | None = None
+    """Of `tokens` and `tool-events`, as the first lease names them."""
     holder: str | None = None
     """Worker of the lease that counts."""
     ends: list[End] = field(default_factory=list)
@@ -59,8 +63,9 @@ class Life:
 class Lives:
     """All rollouts of a run."""
 
-    def __init__(self) -> None:
-        """Start before the first record."""
+    def __init__(self, findings: Findings | None = None) -> None:
+        """Report to `findings`."""
+        self._findings = findings or Findings()
         self.by_id: dict[str, Life] = {}
         self.groups: dict[str, list[str]] = {}
         self.superseded: Counter[str] = Counter()
@@ -112,6 +117,15 @@ class Lives:
             if event.attempt <= life.attempt:
                 return False
             life.attempt, life.holder = event.attempt, event.worker_id
+            if life.floors is None:
+                life.floors = (event.tokens_floor, event.tool_events_floor)
+            self._findings.check(
+                11,
+                event.lease_ms > 0,
+                f"the lease of attempt {event.attempt} has no end",
+                ids=(event.episode_id,),
+                at=(at(EPISODES.name, message.partition, message.offset),),
+            )
         elif event.kind is EpisodeEventKind.ABANDONED:
             life.abandoned, life.closed_offset = event.abandon_reason, message.offset
         return True

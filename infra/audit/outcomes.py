@@ -7,16 +7,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from google_crc32c import value as crc_of
-
 from schemas.enums import DropReason, GateOutcome, RewardSource, Termination
 from schemas.ports import Delivered
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.parts import ChunkRef, MemberDecision
-from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
+
+_DIGESTS = (
+    "policy_digest",
+    "tokenizer_digest",
+    "template_digest",
+    "tool_schema_digest",
+    "environment_digest",
+    "verifier_digest",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,7 @@ class Verdict:
     offset: int
     carries: bool
     reward: float | None
+    request_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,11 @@ class Sealed:
     attributed: bool
     termination: Termination
     policy_digest: str
+    lacks: str
+    """Which of the six digests it does not name."""
     oldest: tuple[int, int]
+    versions: frozenset[tuple[int, int]]
+    """Those of its spans."""
     chunks: tuple[ChunkRef, ...]
 
 
@@ -79,8 +90,6 @@ class Outcomes:
         self.decisions: dict[str, Decided] = {}
         self.gated: dict[tuple[int, int], Gated] = {}
         """By partition and offset."""
-        self.chunks: dict[tuple[int, int], tuple[str, int, int]] = {}
-        """Partition and offset of a payload chunk to its episode, length and the body's crc."""
         self.superseded: Counter[str] = Counter()
         self._gated_once: set[str] = set()
 
@@ -92,7 +101,10 @@ class Outcomes:
             self.superseded["verdicts"] += 1
             return
         self.verdicts[key] = Verdict(
-            offset=message.offset, carries=result.code.carries_reward, reward=result.reward
+            offset=message.offset,
+            carries=result.code.carries_reward,
+            reward=result.reward,
+            request_offset=result.request_offset,
         )
 
     def take_trajectory(self, message: Delivered[Trajectory]) -> None:
@@ -115,17 +127,10 @@ class Outcomes:
             attributed=bool(record.attribution),
             termination=record.termination,
             policy_digest=record.policy_digest,
+            lacks=" ".join(name for name in _DIGESTS if not getattr(record, name)),
+            versions=frozenset((span.epoch, span.number) for span in record.spans),
             oldest=(record.oldest_epoch, record.oldest_number),
             chunks=record.chunks,
-        )
-
-    def take_chunk(self, message: Delivered[PayloadChunk]) -> None:
-        """Take the next payload chunk; its body is only measured."""
-        record = message.record
-        self.chunks[message.partition, message.offset] = (
-            str(record.episode_id),
-            len(record.body),
-            crc_of(record.body),
         )
 
     def take_decision(self, message: Delivered[GateDecision]) -> None:

@@ -8,11 +8,13 @@ found by reading on.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from infra.audit.tokens import Tokens
+from schemas.deadline import Deadline
 from schemas.errors import TransientError
-from schemas.ports import Consumers, Delivered, Message, Poisoned, Starts
+from schemas.ports import Consumers, Delivered, Message, Position, Starts
 from schemas.topics import (
     CONTROL,
     EPISODES,
@@ -50,6 +52,8 @@ SAMPLED_IN_ORDER: tuple[Topic[Any], ...] = (
 _RECORDS_MAX = 5_000
 _POLL_S = 0.5
 _STALLED_S = 60.0
+_LOOKUPS_MAX = 2_000
+_LOOKUP_MS = 30_000
 
 Ends = Mapping[int, int]
 
@@ -70,8 +74,8 @@ def starts_of(topic: Topic[Any], starts: Starts | None, ends: Ends) -> dict[int,
 
 async def between(
     consumers: Consumers, topic: Topic[Any], begin: Ends, ends: Ends
-) -> AsyncIterator[Message]:
-    """Yield every message of a topic from `begin` up to `ends`, in offset order per partition.
+) -> AsyncIterator[Sequence[Message]]:
+    """Yield the messages of a topic from `begin` up to `ends`, in offset order per partition.
 
     Raises TransientError when nothing arrives for a minute although the ends lie ahead.
     """
@@ -83,9 +87,8 @@ async def between(
     try:
         while left:
             messages = await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S)
-            for message in messages:
-                if message.offset < ends[message.partition]:
-                    yield message
+            if messages:
+                yield [m for m in messages if m.offset < ends[m.partition]]
             at = reader.positions()
             reached = [p for p, end in left.items() if at.get((topic.name, p), 0) >= end]
             for partition in reached:
@@ -104,11 +107,25 @@ async def between(
         await reader.close()
 
 
-def of_run(message: Message, run_id: str) -> bool:
-    """Whether a message is a record of this run; a poison record belongs to nobody."""
-    return isinstance(message, Delivered) and message.record.run_id == run_id
+async def shortened_by_cuts(consumers: Consumers, tokens: Tokens) -> None:
+    """Look the commits up that a Cut shortened, so that what they keep can be compared.
 
-
-def is_poison(message: Message) -> bool:
-    """Whether a message could not be decoded."""
-    return isinstance(message, Poisoned)
+    Beyond a bound, episodes are left uncompared and counted as such.
+    """
+    looked_up = 0
+    for line in tokens.by_episode.values():
+        if not line.ragged:
+            continue
+        looked_up += len(line.ragged)
+        if looked_up > _LOOKUPS_MAX:
+            tokens.not_compared += 1
+            continue
+        for place in line.ragged:
+            position = Position(TOKENS.name, line.partition, line.places[place])
+            deadline = Deadline.after(
+                _LOOKUP_MS, now_ms=time.monotonic_ns() // 1_000_000, waiting_for=str(position)
+            )
+            message = await consumers.fetch(position, deadline=deadline)
+            if isinstance(message, Delivered):
+                tokens.patch(line, place, message.record)
+        line.ragged = None

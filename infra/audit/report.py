@@ -20,6 +20,8 @@ NAMES: Mapping[int, str] = {
     7: "each trajectory is trained in exactly one surviving step",
     8: "every version is in the registry with one digest, by a Step that counts or as ordinal 0",
     9: "a reward comes from a verdict that carries one, or from attribution",
+    10: "a restart finds what it needs: floors lie low enough, no gated record is passed over",
+    11: "no wait and no record without a bound: leases, deadlines, sizes",
 }
 _SHOWN_MAX = 20
 

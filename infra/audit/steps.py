@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from schemas.enums import DropReason, LearnerEventKind
 from schemas.ports import Delivered
 from schemas.records.learner_event import LearnerEvent
-from schemas.records.parts import StepRef, TrainedMember
+from schemas.records.parts import ChunkRef, StepRef, TrainedMember
 
 _ROOT = (0, 0)
 
@@ -24,6 +24,8 @@ class Step:
     partition: int
     digest: str
     members: tuple[TrainedMember, ...]
+    lists: tuple[ChunkRef, ...] = ()
+    """Chunks of payloads with what was too long for the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ class Steps:
         self._skips: list[_Skip] = []
         self._marks: dict[int, int] = {}
         """Steps covered by a Checkpointed to its offset."""
+        self._kept: dict[int, tuple[int, dict[int, int]]] = {}
+        """Steps covered by a Checkpointed to its offset and next offset per gated partition."""
         self._fence: tuple[int, str] = (0, "")
         self._restored = 0
         self._behind: dict[int, LearnerEvent] = {}
@@ -75,6 +79,13 @@ class Steps:
     def survives(self, index: int) -> bool:
         """Whether the step at an index of the lineage is covered by a checkpoint."""
         return index < self.covered
+
+    def restart(self) -> tuple[int, int, dict[int, int]]:
+        """Return where a learner that starts now would go on: steps covered, offset of the
+        Checkpointed, next offset per gated partition.
+        """
+        depth = max((d for d in self._kept if d <= self.covered), default=0)
+        return (depth, *self._kept.get(depth, (-1, {})))
 
     def take(self, message: Delivered[LearnerEvent]) -> None:
         """Take the next record of the run."""
@@ -118,7 +129,12 @@ class Steps:
                 for member in event.skipped
             ]
         elif event.kind is LearnerEventKind.CHECKPOINTED:
-            return self._mark(event.number, message.offset)
+            if not self._mark(event.number, message.offset):
+                return False
+            self._kept[self._depth_of(event.number) or 0] = (
+                message.offset,
+                {end.partition: end.offset for end in event.positions},
+            )
         elif event.kind is LearnerEventKind.CLOSED:
             self.closed, self.closed_counts = True, dict(event.counts)
         return True
@@ -136,6 +152,7 @@ class Steps:
             partition=partition,
             digest=event.policy_digest,
             members=event.trained,
+            lists=event.id_lists,
         )
         self.lineage.append(step)
         self.ordinals[step.version] = step.ordinal
@@ -219,4 +236,5 @@ class Steps:
         del self.lineage[depth:]
         self._skips = [s for s in self._skips if s.depth <= depth and s.offset < taken_at]
         self._marks = {d: offset for d, offset in self._marks.items() if d <= depth}
+        self._kept = {d: kept for d, kept in self._kept.items() if d <= depth}
         self.covered = min(self.covered, depth)

@@ -9,6 +9,7 @@ it is written and returns what is written in its place: the record, another, sev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from schemas.enums import (
@@ -37,7 +38,16 @@ from schemas.ids import (
     group_id,
     group_of_episode,
 )
-from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
+from schemas.packing import (
+    HeavyFields,
+    Span,
+    crc32c,
+    pack_heavy,
+    pack_ids,
+    pack_logprobs,
+    pack_spans,
+)
+from schemas.partition import partition_of
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.learner_event import LearnerEvent
@@ -70,6 +80,12 @@ from tests.support.run_records import RUN, WRITER, decision, gated, member, traj
 
 TRAINED, RESUMED = episode_id(RUN, 0, 0), episode_id(RUN, 0, 1)
 DROPPED, ABANDONED, EVALUATED = (episode_id(RUN, ordinal, 0) for ordinal in (1, 2, 3))
+HEAVY = HeavyFields(
+    token_ids=pack_ids([*range(4), *range(4), *range(2), *range(3)]),
+    logprobs=pack_logprobs([0.0] * 4 + [-0.5] * 4 + [0.0] * 2 + [-0.5] * 3),
+    mask=bytes([0] * 4 + [1] * 4 + [0] * 2 + [1] * 3),
+)
+"""Prompt, what the fork left of the first turn, the tool's answer, the second turn."""
 SETTINGS = '{"training": {"max_lag_steps": 4, "max_age_s": 600.0}}'
 Change = Callable[[Topic[Any], Any], Any]
 _SCHEDULER = WorkerId("scheduler-0")
@@ -78,9 +94,17 @@ _SCHEDULER = WorkerId("scheduler-0")
 class RecordedRun:
     """Writes the run onto `bus`; `write` may be called once."""
 
-    def __init__(self, change: Change | None = None, *, closed: bool = True) -> None:
-        """Let `change` spoil records on their way."""
-        self.bus = MemoryBus(partitions=1)
+    def __init__(
+        self,
+        change: Change | None = None,
+        *,
+        closed: bool = True,
+        partitions: int = 1,
+        at: Callable[[str, int], int] = partition_of,
+    ) -> None:
+        """Let `change` spoil records on their way; `at` says where a group's records stand."""
+        self.bus = MemoryBus(partitions=partitions)
+        self._partitions, self._at = partitions, at
         self._change = change or (lambda _, record: record)
         self._closed = closed
         self._digests = {(0, 0): "sha-0", (1, 1): "sha-1"}
@@ -89,12 +113,17 @@ class RecordedRun:
         """Write a record and return the offset of the last one written for it."""
         written = self._change(topic, record)
         records: Sequence[Any] = written if isinstance(written, list) else [written]
+        partition = self.partition(getattr(record, "group_id", ""))
         for one in records:
             if isinstance(one, bytes):
-                self.bus.append_raw(topic, partition=0, raw=one)
+                self.bus.append_raw(topic, partition=partition, raw=one)
             elif one is not None:
-                self.bus.append(topic, one, partition=0)
-        return self.bus.end(topic.name, 0) - 1
+                self.bus.append(topic, one, partition=partition)
+        return self.bus.end(topic.name, partition) - 1
+
+    def partition(self, group: str) -> int:
+        """Return where the records of a group stand; 0 for those of no group."""
+        return self._at(group, self._partitions) if group else 0
 
     def write(self) -> MemoryBus:
         """Write everything and return the bus."""
@@ -121,19 +150,18 @@ class RecordedRun:
                 run_id=RUN, kind=ControlKind.START, settings=SETTINGS, at_us=0, writer_id=WRITER
             ),
         )
-        self.put(
-            EPISODES,
-            EpisodeEvent(
-                run_id=RUN,
-                episode_id=EpisodeId(""),
-                group_id=GroupId(""),
-                kind=EpisodeEventKind.SCHEDULER_FENCE,
-                scheduler_epoch=1,
-                scheduler_id=_SCHEDULER,
-                at_us=0,
-                writer_id=_SCHEDULER,
-            ),
+        fence = EpisodeEvent(
+            run_id=RUN,
+            episode_id=EpisodeId(""),
+            group_id=GroupId(""),
+            kind=EpisodeEventKind.SCHEDULER_FENCE,
+            scheduler_epoch=1,
+            scheduler_id=_SCHEDULER,
+            at_us=0,
+            writer_id=_SCHEDULER,
         )
+        for partition in range(self._partitions):
+            self.bus.append(EPISODES, fence, partition=partition)
         self._publish(Version(0, 0), 0)
 
     def _publish(self, version: Version, ordinal: int) -> None:
@@ -253,7 +281,7 @@ class RecordedRun:
         end = self._commit(
             episode, TokenKind.ACTION, attempts, seq=seq, start=start, count=3, turn=1
         )
-        self.put(
+        request = self.put(
             VERIFY_REQUESTS,
             VerifyRequest(
                 run_id=RUN,
@@ -284,6 +312,7 @@ class RecordedRun:
                 group_id=group_of_episode(episode),
                 attempt=attempts,
                 verifier_digest="v",
+                request_offset=request,
                 code=VerdictCode.CORRECT,
                 reward=1.0,
                 at_us=0,
@@ -298,7 +327,9 @@ class RecordedRun:
         # The fork takes back two action tokens, so the sibling segment holds two.
         cut = self._commit(episode, TokenKind.CUT, 1, seq=2, start=8, cut_reason=CutReason.FORK)
         call = {"call_key": f"{episode}/0/0/0", "tool": "add"}
-        intent = self._tool(episode, ToolEventKind.INTENT, 1, wal_position=cut, **call)
+        intent = self._tool(
+            episode, ToolEventKind.INTENT, 1, wal_position=cut, deadline_us=1, **call
+        )
         result = self._tool(
             episode,
             ToolEventKind.RESULT,
@@ -319,7 +350,7 @@ class RecordedRun:
         )
 
     def _seal(self, episode: EpisodeId, attempt: int, ended: int, verdict: int) -> int:
-        body = pack_ids(range(13))
+        body = pack_heavy(HEAVY)
         chunk = self.put(
             PAYLOADS,
             PayloadChunk(
@@ -335,7 +366,12 @@ class RecordedRun:
                 writer_id=WRITER,
             ),
         )
-        ref = ChunkRef(partition=0, offset=chunk, length=len(body), crc32c=crc32c(body))
+        ref = ChunkRef(
+            partition=self.partition(group_of_episode(episode)),
+            offset=chunk,
+            length=len(body),
+            crc32c=crc32c(body),
+        )
         return self.put(TRAJECTORIES, trajectory(episode, attempt, ended, verdict, ref))
 
     def _decide(self, ordinal: int, members: dict[EpisodeId, int], reason: DropReason) -> None:
@@ -368,7 +404,10 @@ class RecordedRun:
         self._learner(LearnerEventKind.EPOCH_STARTED)
         self._learner(LearnerEventKind.RESTORED)
         trained = tuple(
-            member(episode, offset, at) for offset, (episode, at) in enumerate(members.items())
+            replace(
+                member(episode, offset, at), partition=self.partition(group_of_episode(episode))
+            )
+            for offset, (episode, at) in enumerate(members.items())
         )
         self._learner(
             LearnerEventKind.STEP, number=1, ordinal=1, policy_digest="sha-1", trained=trained

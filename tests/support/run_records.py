@@ -8,7 +8,7 @@ from schemas.enums import RewardSource, StopCause, Termination, VerdictCode
 from schemas.ids import EpisodeId, RunId, TaskId, WorkerId, group_id, group_of_episode
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
-from schemas.records.parts import ChunkRef, MemberDecision, TrainedMember
+from schemas.records.parts import ChunkRef, MemberDecision, PolicySpan, TrainedMember
 from schemas.records.trajectory import Trajectory
 
 RUN = RunId("run-1")
@@ -26,6 +26,12 @@ def trajectory(
         task_id=TaskId("t"),
         attempt=attempt,
         policy_digest="sha-0",
+        tokenizer_digest="t",
+        template_digest="p",
+        tool_schema_digest="s",
+        environment_digest="e",
+        verifier_digest="v",
+        spans=(PolicySpan(start=4, end=8, epoch=0, number=0),),
         termination=Termination.SUCCESS,
         stop_cause=StopCause.POLICY_STOP,
         verdict_code=VerdictCode.CORRECT,

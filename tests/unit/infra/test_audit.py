@@ -25,12 +25,13 @@ from schemas.enums import (
     VerdictCode,
 )
 from schemas.ids import EpisodeId, RunId, Version, WorkerId
-from schemas.packing import Span, crc32c, pack_logprobs, pack_spans
+from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
+from schemas.partition import partition_of
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.learner_event import LearnerEvent
-from schemas.records.parts import SkippedMember
+from schemas.records.parts import ChunkRef, LogEnd, PolicySpan, SkippedMember
 from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
@@ -38,7 +39,7 @@ from schemas.records.token_commit import TokenCommit
 from schemas.records.tool_event import ToolEvent
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
-from schemas.topics import LEARNER_STEPS, TOKENS, Topic
+from schemas.topics import CHUNK_BYTES_MAX, GATED, LEARNER_STEPS, TOKENS, Topic
 from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED, TRAINED, RecordedRun
 from tests.support.run_records import RUN
 
@@ -109,6 +110,16 @@ def _decided(**fields: Any) -> Spoil:
     return spoil
 
 
+def _passed_over(_: Topic[Any], record: Any) -> Any:
+    """The checkpoint lies behind two gated records, and only the first was trained."""
+    if type(record) is not LearnerEvent:
+        return record
+    if record.kind is LearnerEventKind.CHECKPOINTED:
+        end = LogEnd(topic=GATED.name, partition=0, offset=2)
+        return dataclasses.replace(record, positions=(end,))
+    return dataclasses.replace(record, trained=record.trained[:1])
+
+
 STEP = {"kind": LearnerEventKind.STEP}
 INTENT = {"kind": ToolEventKind.INTENT, "episode_id": TRAINED}
 RESULT = {"kind": ToolEventKind.RESULT, "episode_id": TRAINED}
@@ -117,6 +128,13 @@ OBSERVED = {"kind": TokenKind.OBSERVATION, "episode_id": TRAINED}
 ENDED = {"kind": EpisodeEventKind.ENDED, "episode_id": TRAINED}
 LEASED = {"kind": EpisodeEventKind.LEASED, "episode_id": TRAINED}
 SEALED = {"episode_id": TRAINED}
+ISSUED = {"kind": EpisodeEventKind.ISSUED, "episode_id": TRAINED}
+LONG = {
+    "count": 40_000,
+    "token_ids": pack_ids([1] * 40_000),
+    "logprobs": pack_logprobs([-1.0] * 40_000),
+    "spans": pack_spans([Span(10, 40_010, Version(0, 0))]),
+}
 
 BREAKS: list[tuple[int, str, Any]] = [
     (1, "rests on WAL offset 999", only(ToolEvent, replaced(wal_position=999), **INTENT)),
@@ -147,6 +165,28 @@ BREAKS: list[tuple[int, str, Any]] = [
     (2, "the log has", only(TokenCommit, replaced(seq=9), **SECOND_TURN)),
     (2, "the log has", only(Trajectory, replaced(action_tokens=8), **SEALED)),
     (2, "chunk at 0@0 is missing", only(PayloadChunk, replaced(body=b"other"), **SEALED)),
+    (2, "Ended says 12", only(EpisodeEvent, replaced(token_count=12), **ENDED)),
+    (
+        2,
+        "not those of the WAL",
+        only(TokenCommit, lambda c: _recrc(c, token_ids=pack_ids([7, 7, 7])), **SECOND_TURN),
+    ),
+    (
+        2,
+        "not those of the WAL",
+        only(TokenCommit, lambda c: _recrc(c, logprobs=pack_logprobs([-1.0] * 3)), **SECOND_TURN),
+    ),
+    (
+        2,
+        "not those of the WAL",
+        only(
+            TokenCommit,
+            lambda c: _recrc(c, token_ids=pack_ids([0, 1, 2, 9, 4, 5])),
+            kind=TokenKind.ACTION,
+            turn=0,
+            episode_id=TRAINED,
+        ),
+    ),
     (3, "no Intent before", only(ToolEvent, gone, **INTENT)),
     (3, "executed twice", only(ToolEvent, twice, **RESULT)),
     (4, "not the final one", only(Trajectory, replaced(ended_offset=3), **SEALED)),
@@ -160,6 +200,14 @@ BREAKS: list[tuple[int, str, Any]] = [
     (4, "never issued", only(GateDecision, _decided(episode_id=EpisodeId("run-1.0.9")), ordinal=0)),
     (4, "without an Admit", only(GatedTrajectory, replaced(decision_offset=7), **SEALED)),
     (4, "not the final one", only(EpisodeEvent, replaced(writer_id=WorkerId("zombie")), **ENDED)),
+    (4, "members issued of 3", only(EpisodeEvent, replaced(group_size=3), **ISSUED)),
+    (5, "no task offers", only(Task, gone, ordinal=0)),
+    (5, "tool events of", only(EpisodeEvent, gone, **ISSUED)),
+    (
+        5,
+        "Closed says",
+        only(LearnerEvent, replaced(counts={"issued": 4}), kind=LearnerEventKind.CLOSED),
+    ),
     (5, "is pending", only(Trajectory, gone, episode_id=EpisodeId("run-1.3.0"))),
     (5, "two headings", only(LearnerEvent, _skipped_too, **STEP)),
     (5, "kept and", only(LearnerEvent, _member(kept_tokens=4), **STEP)),
@@ -177,6 +225,8 @@ BREAKS: list[tuple[int, str, Any]] = [
             **SECOND_TURN,
         ),
     ),
+    (6, "decided at lag -1", only(GateDecision, _decided(lag_steps=-1), ordinal=0)),
+    (7, "does not exist", only(LearnerEvent, _member(partition=9), **STEP)),
     (7, "trained in 2 steps", only(LearnerEvent, _trained_twice, **STEP)),
     (7, "no gated record", only(LearnerEvent, _member(offset=5), **STEP)),
     (7, "without an Admit", only(LearnerEvent, _member(episode_id=DROPPED), **STEP)),
@@ -198,6 +248,18 @@ BREAKS: list[tuple[int, str, Any]] = [
             **SECOND_TURN,
         ),
     ),
+    (8, "the registry says 5", only(PolicyVersion, replaced(ordinal=5), number=1)),
+    (8, "without tokenizer_digest", only(Trajectory, replaced(tokenizer_digest=""), **SEALED)),
+    (
+        8,
+        "the Trajectory says",
+        only(
+            Trajectory,
+            replaced(spans=(PolicySpan(start=4, end=8, epoch=1, number=1),)),
+            **SEALED,
+        ),
+    ),
+    (9, "not of its attempt", only(VerifierResult, replaced(request_offset=99), **SEALED)),
     (9, "no ground", only(VerifierResult, replaced(code=VerdictCode.INFRA_ERROR), **SEALED)),
     (9, "no ground", only(Trajectory, replaced(reward=0.5), **SEALED)),
     (9, "no ground", only(Trajectory, replaced(reward_source=RewardSource.ATTRIBUTION), **SEALED)),
@@ -207,6 +269,26 @@ BREAKS: list[tuple[int, str, Any]] = [
         "trained with reward",
         only(Trajectory, replaced(reward=None, reward_source=RewardSource.NONE), **SEALED),
     ),
+    (10, "below the floor 50", only(EpisodeEvent, replaced(tokens_floor=50), **LEASED)),
+    (10, "below the floor 60", only(EpisodeEvent, replaced(tool_events_floor=60), **LEASED)),
+    (10, "and loses it", _passed_over),
+    (
+        10,
+        "missing or another",
+        only(
+            LearnerEvent,
+            replaced(id_lists=(ChunkRef(partition=0, offset=99, length=1, crc32c=1),)),
+            **STEP,
+        ),
+    ),
+    (11, "has no deadline", only(ToolEvent, replaced(deadline_us=0), **INTENT)),
+    (11, "has no end", only(EpisodeEvent, replaced(lease_ms=0), **LEASED)),
+    (
+        11,
+        "the bound is 524288",
+        only(PayloadChunk, replaced(body=bytes(CHUNK_BYTES_MAX + 1)), **SEALED),
+    ),
+    (11, "the bound is 262144", only(TokenCommit, lambda c: _recrc(c, **LONG), **SECOND_TURN)),
 ]
 
 
@@ -243,6 +325,20 @@ async def test_a_planted_break_is_named(invariant: int, says: str, change: Any) 
     report = await _audit(change)
     found = [v.what for v in report.violations if v.invariant == invariant]
     assert any(says in what for what in found), [v.to_json() for v in report.violations]
+
+
+async def test_partitions_read_apart_tell_the_same_story() -> None:
+    bus = RecordedRun(partitions=3).write()
+    together = await audit(bus.consumers(), RUN)
+    apart = await audit(bus.consumers(), RUN, records_max=1)
+    assert together.is_clean
+    assert apart.to_json() == together.to_json()
+
+
+async def test_a_group_in_a_partition_that_is_not_its_own_is_named() -> None:
+    bus = RecordedRun(partitions=3, at=lambda group, n: (partition_of(group, n) + 1) % n).write()
+    report = await audit(bus.consumers(), RUN)
+    assert any("not its own" in v.what for v in report.violations if v.invariant == 4)
 
 
 def test_every_invariant_has_a_planted_break() -> None:
