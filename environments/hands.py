@@ -7,7 +7,8 @@ the bus or a sandbox fails. Whatever else a task raises is its own fault and lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from environments.core.episode_commands import (
@@ -86,9 +87,9 @@ class Hands:
             case ResetEnvironment():
                 return await self._reset()
             case ActOn(reply=reply):
-                return await self._stepped(self._start.environment.act(reply))
+                return await self._stepped(partial(self._start.environment.act, reply))
             case Observe(outputs=outputs):
-                return await self._stepped(self._start.environment.observe(outputs))
+                return await self._stepped(partial(self._start.environment.observe, outputs))
             case AskVerdict(done=done):
                 return await self._ask_verdict(episode, done)
             case WriteEnded(done=done):
@@ -134,26 +135,20 @@ class Hands:
     def _now_us(self) -> int:
         return self._shared.context.clock.now_us()
 
-    async def _within_a_step(self, work: Awaitable[T]) -> tuple[T, int]:
+    async def _within_a_step(self, work: Callable[[], Awaitable[T]]) -> tuple[T, int]:
         """Return a task's own work and the microseconds it took."""
         seconds = self._shared.settings.step_timeout_s
-        try:
-            await self._covering.cover(int(seconds * 1000))
-        except BaseException:
-            if asyncio.iscoroutine(work):
-                work.close()
-            raise
+        await self._covering.cover(int(seconds * 1000))
         began_us = self._now_us()
         async with asyncio.timeout(seconds):
-            done = await work
+            done = await work()
         return done, self._now_us() - began_us
 
     async def _reset(self) -> Event:
-        work = self._start.environment.reset()
-        opening, self._reset_us = await self._within_a_step(work)
+        opening, self._reset_us = await self._within_a_step(self._start.environment.reset)
         return EnvironmentReset(opening=opening, now_ms=self._now_ms())
 
-    async def _stepped(self, work: Awaitable[Step]) -> Event:
+    async def _stepped(self, work: Callable[[], Awaitable[Step]]) -> Event:
         taken, took_us = await self._within_a_step(work)
         self._step_us += took_us
         return Stepped(step=taken, now_ms=self._now_ms())

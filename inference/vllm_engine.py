@@ -104,7 +104,7 @@ class VllmEngine:
                 boundary=Boundary.ENGINE,
                 hint="see its log; raise inference.vllm.start_timeout_s on a busy machine",
             ) from error
-        except Exception as error:
+        except Exception as error:  # whatever vLLM's parts raise; `translated` is this door's table
             await self.stop()
             raise translated(error, "vLLM did not start") from error
         self._version, self._whole = _STARTING, True
@@ -159,7 +159,7 @@ class VllmEngine:
                     boundary=Boundary.ENGINE,
                     hint="the engine is fenced; start it again",
                 ) from error
-            except Exception as error:
+            except Exception as error:  # whatever a load raises fences the engine; translated
                 raise translated(error, f"loading {version} from {folder} failed") from error
             return SwapReport(
                 pause_us=round((time.monotonic() - began) * 1e6), load_us=round(load_us)
@@ -186,7 +186,7 @@ class VllmEngine:
         self._must_live()
         try:
             return await self._score_with(self._llm, prompt_ids, ids)
-        except Exception as error:
+        except Exception as error:  # whatever vLLM's parts raise; translated at this door
             raise translated(error, "scoring failed") from error
 
     async def _score_with(

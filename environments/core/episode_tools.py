@@ -43,6 +43,7 @@ from environments.core.tool_calls import (
 from environments.ports import Done, ToolCall
 from schemas.enums import StopCause
 from schemas.errors import InvariantError
+from schemas.rules.episodes import UNKNOWN_TOOL
 
 
 def _key(episode: Episode) -> str:
@@ -110,7 +111,7 @@ def _give_up(episode: Episode) -> Next:
 
 
 def _unknown(episode: Episode) -> Next:
-    detail = f"unknown_tool: nobody knows the outcome of {_key(episode)}"
+    detail = f"{UNKNOWN_TOOL}: nobody knows the outcome of {_key(episode)}"
     return finish(episode, Done(cause=StopCause.ENVIRONMENT_ERROR, detail=detail))
 
 

@@ -46,12 +46,8 @@ class CounterStore:
         with closing(connection):
             connection.executescript(_SCHEMA)
             connection.execute("BEGIN IMMEDIATE")
-            try:
+            with connection:  # commits, or rolls back whatever ends the block
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
 
     def add(self, episode: str, key: str, attempt: int, amount: int) -> int:
         """Add to the episode's counter and return its value; raise FencedError."""
