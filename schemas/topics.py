@@ -156,7 +156,14 @@ EPISODES: Topic[EpisodeEvent] = Topic(
     by_group=_group,
     meaning="fences of schedulers, issue, leases, progress and end of episodes",
     writers=(Role.SCHEDULER, Role.ENVIRONMENT),
-    readers=(Role.SCHEDULER, Role.ENVIRONMENT, Role.ASSEMBLER, Role.GATE, Role.SINK),
+    readers=(
+        Role.SCHEDULER,
+        Role.ENVIRONMENT,
+        Role.ASSEMBLER,
+        Role.GATE,
+        Role.LEARNER,
+        Role.SINK,
+    ),
 )
 TOKENS: Topic[TokenCommit] = Topic(
     name="tokens.v1",
@@ -218,7 +225,14 @@ TRAJECTORIES: Topic[Trajectory] = Topic(
     by_group=_group,
     meaning="light metadata that lists its chunks' positions",
     writers=(Role.ASSEMBLER,),
-    readers=(Role.ASSEMBLER, Role.GATE, Role.SCHEDULER, Role.LAG_AGE, Role.SINK),
+    readers=(
+        Role.ASSEMBLER,
+        Role.GATE,
+        Role.SCHEDULER,
+        Role.LEARNER,
+        Role.LAG_AGE,
+        Role.SINK,
+    ),
 )
 GATE_DECISIONS: Topic[GateDecision] = Topic(
     name="gate-decisions.v1",

@@ -45,7 +45,10 @@ ROLES: Mapping[str, RoleSpec] = {
     spec.name: spec
     for spec in (
         RoleSpec(
-            role=Role.LEARNER, section="learner", entry="learner.trainer:run", extras=("codec",)
+            role=Role.LEARNER,
+            section="learner",
+            entry="learner.trainer:run",
+            extras=("codec", "observe"),
         ),
         RoleSpec(
             role=Role.INFERENCE, section="inference", entry="inference.worker:run", counted=True

@@ -16,7 +16,9 @@ import os
 import signal
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
@@ -29,8 +31,11 @@ from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
-from schemas.ids import WorkerId
+from schemas.ids import RunId, WorkerId
 from schemas.ports import Context
+
+if TYPE_CHECKING:
+    from learner.core.canary import Surroundings
 
 _CLOSE_MS = 10_000
 _PARENT_CHECK_S = 1.0
@@ -87,6 +92,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         "bootstrap": start.bootstrap,
         "prefix": start.prefix,
         "migrations": table_definitions(),
+        "observe": partial(_surroundings, settings, start.run_id),
     }
     extra = {name: given[name] for name in spec.extras}
     try:
@@ -102,6 +108,13 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         if left:
             _LOG.warning("%d records stay unknown; their readers settle them by fence", left)
         await consumers.close()
+
+
+def _surroundings(settings: RunSettings, run_id: RunId) -> Surroundings:
+    # Imported by the one role that asks: it brings the tokenizer and the tasks.
+    from infra.canary import surroundings
+
+    return surroundings(settings, run_id)
 
 
 def codec_of(folder: RunFolder) -> Codec:
