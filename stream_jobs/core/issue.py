@@ -125,6 +125,7 @@ def decide(ledger: Ledger, rules: IssueRules, *, now_ms: int, wall_ms: int) -> R
     """
     look = _Look(ledger, rules, now_ms=now_ms, wall_ms=wall_ms)
     look.give_up()
+    look.complete()
     if ledger.control.is_draining:
         look.end()
     elif any(ref.ordinal >= rules.steps for ref in ledger.learner.checkpoints):
@@ -234,13 +235,16 @@ class _Look:
         doubled: int = self.rules.retry_delay_ms << min(retries - 1, 6)
         return rollout.ready_at_ms + doubled
 
-    def issue(self) -> None:
-        # A scheduler that died while it wrote a group left some members out; the group counts whole
-        # already.
+    def complete(self) -> None:
+        # A scheduler that died while it wrote a group left some members out, or their outcome was
+        # unknown; the group counts whole already. Also while the run drains: a group that stays in
+        # pieces is never settled, and the stream would not end.
         for group in self.ledger.groups.values():
             task = self.ledger.tasks.get(group.ordinal)
             if group.missing and task is not None:
                 self.commands.append(IssueGroup(task=task, members=group.missing))
+
+    def issue(self) -> None:
         leased_now = sum(isinstance(command, GiveLease) for command in self.commands)
         waiting = sum(r.is_waiting or r.life.is_paused for r in self.open) - leased_now
         running = self.leased + waiting

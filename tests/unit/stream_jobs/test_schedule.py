@@ -118,10 +118,33 @@ def test_a_group_cut_short_by_a_crash_is_completed_before_anything_else() -> Non
     )
     world.write(event)
     assert world.ledger.held == 2
-    (lease, issue) = world.look().commands
-    assert isinstance(lease, GiveLease)
+    (issue, lease) = world.look().commands
     assert isinstance(issue, IssueGroup)
     assert issue.members == (1,)
+    assert isinstance(lease, GiveLease)
+
+
+def test_a_group_cut_short_is_completed_and_given_up_when_the_run_drains() -> None:
+    world = ready()
+    world.rules = replace(RULES, steps=1)
+    world.offer(2)
+    for member in (0, 1):
+        world.write(
+            replace(
+                issued_event(0, member=member),
+                scheduler_epoch=1,
+                scheduler_id=world.author.scheduler_id,
+            )
+        )
+    world.step([])
+    world.learner(LearnerEventKind.CHECKPOINTED)
+    world.write(replace(issued_event(1), scheduler_epoch=1, scheduler_id=world.author.scheduler_id))
+    world.settle()
+    world.now_ms += 1_000
+    assert world.settle().standing is Standing.ENDED
+    assert {episode for episode, _ in abandoned(world)} == {
+        f"run-1.{ordinal}.{member}" for ordinal in (0, 1) for member in (0, 1)
+    }
 
 
 def test_a_lease_is_over_only_after_the_log_was_read_past_its_end() -> None:
