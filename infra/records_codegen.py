@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.codegen import modules
+from infra.codegen.constructors import constructor, preamble
 from infra.codegen.fields import wire_field
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,7 +194,9 @@ def _class_code(schema: dict[str, Any], fields: list[FieldCode]) -> str:
     ]
     lines += [f"            {code.name}={code.decode}," for code in fields]
     lines += ["        )", ""]
-    return "\n".join(lines)
+    return "\n".join(
+        [*lines, "", *constructor(name, [(c.name, c.hint, c.default) for c in fields])]
+    )
 
 
 def _module(
@@ -223,6 +226,7 @@ def _module(
         f'{_table(e)} = {{member.value: member for member in {e} if member != "unknown"}}'
         for e in enums
     ]
+    out += preamble(has_map=needs_field)
     return "\n".join(out) + "\n\n" + "\n\n".join(classes)
 
 

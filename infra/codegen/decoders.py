@@ -1,7 +1,6 @@
 """Source of the straight-line Avro decoders.
 
-A decoder fills an open twin of the record's class and turns it into the record at the end, which
-costs a tenth of the frozen constructor. Three guesses make it quick, each checked against the bytes
+A decoder fills the record's draft and turns it into the record at the end, as its constructor does. Three guesses make it quick, each checked against the bytes
 before it is believed: the head of a writer's records repeats, a run of fields holds its defaults,
 and commits of one count and length look alike.
 """
@@ -47,18 +46,6 @@ def _read_size() -> list[str]:
         "if n < 128 and not n & 1:",
         "    at += 1",
         "    end = at + (n >> 1)",
-        "else:",
-        "    n, at = read_length(data, at)",
-        "    end = at + n",
-    ]
-
-
-def _read_bytes() -> list[str]:
-    return [
-        "n = data[at]",
-        "if n < 128 and not n & 1:",
-        "    at += 1",
-        "    end = at + (n >> 1)",
         "elif data[at + 1] < 128 and not n & 1:",
         "    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)",
         "    at += 2",
@@ -77,7 +64,7 @@ def _decode_scalar(kind: str, target: str, *, word: bool = False) -> list[str]:
         case "boolean":
             return [f"{target} = _BOOLEAN[data[at]]", "at += 1"]
         case "bytes":
-            return [*_read_bytes(), f"{target} = data[at:end]", "at = end"]
+            return [*_read_size(), f"{target} = data[at:end]", "at = end"]
         case _ if word:
             return [
                 *_read_size(),
@@ -259,16 +246,10 @@ def _learn_layout(record: str, fields: list[WireField], runs: dict[int, int]) ->
 
 
 def decoder(record: str, fields: list[WireField], *, part: bool) -> str:
-    """Return the source of a record's decoder and of the open twin of its class."""
+    """Return the source of a record's decoder."""
     runs = runs_of(fields)
     name = f"decode_{record}" if part else "decode"
     out = [
-        f"class _{record}Draft:",
-        f'    """The layout of {record} without its lock: it is filled, then becomes the record."""',
-        "",
-        f"    __slots__ = {record}.__slots__",
-        "",
-        "",
         *(
             [
                 f"def {name}(data: bytes, at: int) -> tuple[{record}, int]:",
@@ -280,7 +261,7 @@ def decoder(record: str, fields: list[WireField], *, part: bool) -> str:
                 '    """Return the record from `at` to the end; raise when it needs the slow path."""',
             ]
         ),
-        f"    draft: Any = _{record}Draft()",
+        f"    draft: Any = {record}Draft()",
     ]
     at = HEADS.get(record, 0)
     if at:

@@ -6,7 +6,14 @@ A run of fields that mostly hold their defaults is written as one run of constan
 
 from __future__ import annotations
 
-from infra.codegen.fields import CLOCKS, HEADS, WireField, default_bytes, default_code, runs_of
+from infra.codegen.fields import (
+    CLOCKS,
+    HEADS,
+    WireField,
+    default_bytes,
+    default_code,
+    runs_of,
+)
 
 _TYPES = {"string": "str", "long": "int", "double": "float", "boolean": "bool", "bytes": "bytes"}
 

@@ -69,7 +69,7 @@ def module(
     ]
     if enums:
         out.append(f"from schemas.enums import {', '.join(sorted(enums))}")
-    own = ", ".join(sorted(name for name, _ in records))
+    own = ", ".join(sorted(one for name, _ in records for one in (name, f"{name}Draft")))
     out.append(f"from schemas.records.{where} import {own}")
     if used_parts and not parts:
         out.append(f"from schemas.records.parts import {', '.join(sorted(used_parts))}")

@@ -15,6 +15,8 @@ from schemas.ids import RunId, WorkerId
 from schemas.records.parts import LogEnd
 
 _CONTROLKIND = {member.value: member for member in ControlKind if member != "unknown"}
+_open = object.__setattr__
+_NEW_MAP: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlEvent:
@@ -97,3 +99,43 @@ class ControlEvent:
             writer_id=WorkerId(raw["writer_id"]),
             snapshot=raw["snapshot"],
         )
+
+
+class ControlEventDraft:
+    """The layout of ControlEvent without its lock: it is filled, then becomes the record."""
+
+    __slots__ = ControlEvent.__slots__
+
+
+def _init_ControlEvent(
+    self: Any,
+    *,
+    run_id: RunId,
+    kind: ControlKind,
+    ends: tuple[LogEnd, ...] = (),  # noqa: B008  immutable
+    counts: Mapping[str, int] = _NEW_MAP,
+    scheduler_epoch: int = 0,  # noqa: B008  immutable
+    scheduler_id: WorkerId = WorkerId(""),  # noqa: B008  immutable
+    settings: str = "",  # noqa: B008  immutable
+    reason: str = "",  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+    snapshot: str = "",  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", ControlEventDraft)
+    self.run_id = run_id
+    self.kind = kind
+    self.ends = ends
+    self.counts = {} if counts is _NEW_MAP else counts
+    self.scheduler_epoch = scheduler_epoch
+    self.scheduler_id = scheduler_id
+    self.settings = settings
+    self.reason = reason
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.snapshot = snapshot
+    self.__class__ = ControlEvent
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+ControlEvent.__init__ = _init_ControlEvent  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from schemas.errors import FieldTypeError
 from schemas.ids import RunId, WorkerId
 
 _LETTERKIND = {member.value: member for member in LetterKind if member != "unknown"}
+_open = object.__setattr__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
@@ -143,3 +144,59 @@ class DeadLetter:
             copy_partition=raw["copy_partition"],
             copy_offset=raw["copy_offset"],
         )
+
+
+class DeadLetterDraft:
+    """The layout of DeadLetter without its lock: it is filled, then becomes the record."""
+
+    __slots__ = DeadLetter.__slots__
+
+
+def _init_DeadLetter(
+    self: Any,
+    *,
+    run_id: RunId = RunId(""),  # noqa: B008  immutable
+    origin_topic: str,
+    origin_partition: int,
+    origin_offset: int,
+    origin_key: bytes = b"",  # noqa: B008  immutable
+    part: int = 0,  # noqa: B008  immutable
+    parts: int = 1,  # noqa: B008  immutable
+    raw: bytes = b"",  # noqa: B008  immutable
+    schema_id: int = -1,  # noqa: B008  immutable
+    error_class: str,
+    error: str = "",  # noqa: B008  immutable
+    consumer: str,
+    at_us: int,
+    writer_id: WorkerId,
+    kind: LetterKind = LetterKind.LETTER,  # noqa: B008  immutable
+    retry_id: str = "",  # noqa: B008  immutable
+    copy_topic: str = "",  # noqa: B008  immutable
+    copy_partition: int = -1,  # noqa: B008  immutable
+    copy_offset: int = -1,  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", DeadLetterDraft)
+    self.run_id = run_id
+    self.origin_topic = origin_topic
+    self.origin_partition = origin_partition
+    self.origin_offset = origin_offset
+    self.origin_key = origin_key
+    self.part = part
+    self.parts = parts
+    self.raw = raw
+    self.schema_id = schema_id
+    self.error_class = error_class
+    self.error = error
+    self.consumer = consumer
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.kind = kind
+    self.retry_id = retry_id
+    self.copy_topic = copy_topic
+    self.copy_partition = copy_partition
+    self.copy_offset = copy_offset
+    self.__class__ = DeadLetter
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+DeadLetter.__init__ = _init_DeadLetter  # type: ignore[method-assign]

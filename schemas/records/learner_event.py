@@ -15,6 +15,8 @@ from schemas.ids import RunId, WorkerId
 from schemas.records.parts import ChunkRef, LogEnd, SkippedMember, StepRef, TrainedMember
 
 _LEARNEREVENTKIND = {member.value: member for member in LearnerEventKind if member != "unknown"}
+_open = object.__setattr__
+_NEW_MAP: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerEvent:
@@ -217,3 +219,83 @@ class LearnerEvent:
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
         )
+
+
+class LearnerEventDraft:
+    """The layout of LearnerEvent without its lock: it is filled, then becomes the record."""
+
+    __slots__ = LearnerEvent.__slots__
+
+
+def _init_LearnerEvent(
+    self: Any,
+    *,
+    run_id: RunId,
+    kind: LearnerEventKind,
+    epoch: int,
+    learner_id: WorkerId,
+    number: int = 0,  # noqa: B008  immutable
+    ordinal: int = 0,  # noqa: B008  immutable
+    parent_epoch: int = 0,  # noqa: B008  immutable
+    parent_number: int = 0,  # noqa: B008  immutable
+    policy_digest: str = "",  # noqa: B008  immutable
+    trained: tuple[TrainedMember, ...] = (),  # noqa: B008  immutable
+    skipped: tuple[SkippedMember, ...] = (),  # noqa: B008  immutable
+    repeats: int = 0,  # noqa: B008  immutable
+    positions: tuple[LogEnd, ...] = (),  # noqa: B008  immutable
+    adopted: tuple[StepRef, ...] = (),  # noqa: B008  immutable
+    restored: tuple[StepRef, ...] = (),  # noqa: B008  immutable
+    checkpoint_id: str = "",  # noqa: B008  immutable
+    settled_cursor: int = -1,  # noqa: B008  immutable
+    id_lists: tuple[ChunkRef, ...] = (),  # noqa: B008  immutable
+    loss_name: str = "",  # noqa: B008  immutable
+    losses: Mapping[str, float] = _NEW_MAP,
+    metrics: Mapping[str, float] = _NEW_MAP,
+    phases_us: Mapping[str, int] = _NEW_MAP,
+    action_tokens: int = 0,  # noqa: B008  immutable
+    kept_tokens: int = 0,  # noqa: B008  immutable
+    rejected_low: int = 0,  # noqa: B008  immutable
+    rejected_high: int = 0,  # noqa: B008  immutable
+    canary: str = "",  # noqa: B008  immutable
+    counts: Mapping[str, int] = _NEW_MAP,
+    detail: str = "",  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+) -> None:
+    _open(self, "__class__", LearnerEventDraft)
+    self.run_id = run_id
+    self.kind = kind
+    self.epoch = epoch
+    self.learner_id = learner_id
+    self.number = number
+    self.ordinal = ordinal
+    self.parent_epoch = parent_epoch
+    self.parent_number = parent_number
+    self.policy_digest = policy_digest
+    self.trained = trained
+    self.skipped = skipped
+    self.repeats = repeats
+    self.positions = positions
+    self.adopted = adopted
+    self.restored = restored
+    self.checkpoint_id = checkpoint_id
+    self.settled_cursor = settled_cursor
+    self.id_lists = id_lists
+    self.loss_name = loss_name
+    self.losses = {} if losses is _NEW_MAP else losses
+    self.metrics = {} if metrics is _NEW_MAP else metrics
+    self.phases_us = {} if phases_us is _NEW_MAP else phases_us
+    self.action_tokens = action_tokens
+    self.kept_tokens = kept_tokens
+    self.rejected_low = rejected_low
+    self.rejected_high = rejected_high
+    self.canary = canary
+    self.counts = {} if counts is _NEW_MAP else counts
+    self.detail = detail
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.__class__ = LearnerEvent
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+LearnerEvent.__init__ = _init_LearnerEvent  # type: ignore[method-assign]

@@ -15,6 +15,8 @@ from schemas.ids import EpisodeId, GroupId
 
 _DROPREASON = {member.value: member for member in DropReason if member != "unknown"}
 _GATEOUTCOME = {member.value: member for member in GateOutcome if member != "unknown"}
+_open = object.__setattr__
+_NEW_MAP: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRef:
@@ -57,6 +59,32 @@ class ChunkRef:
         )
 
 
+class ChunkRefDraft:
+    """The layout of ChunkRef without its lock: it is filled, then becomes the record."""
+
+    __slots__ = ChunkRef.__slots__
+
+
+def _init_ChunkRef(
+    self: Any,
+    *,
+    partition: int,
+    offset: int,
+    length: int,
+    crc32c: int,
+) -> None:
+    _open(self, "__class__", ChunkRefDraft)
+    self.partition = partition
+    self.offset = offset
+    self.length = length
+    self.crc32c = crc32c
+    self.__class__ = ChunkRef
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+ChunkRef.__init__ = _init_ChunkRef  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
     """An end or floor offset of one partition."""
@@ -96,6 +124,32 @@ class LogEnd:
             partition=raw["partition"],
             offset=raw["offset"],
         )
+
+
+class LogEndDraft:
+    """The layout of LogEnd without its lock: it is filled, then becomes the record."""
+
+    __slots__ = LogEnd.__slots__
+
+
+def _init_LogEnd(
+    self: Any,
+    *,
+    topic: str,
+    topic_id: str = "",  # noqa: B008  immutable
+    partition: int,
+    offset: int,
+) -> None:
+    _open(self, "__class__", LogEndDraft)
+    self.topic = topic
+    self.topic_id = topic_id
+    self.partition = partition
+    self.offset = offset
+    self.__class__ = LogEnd
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+LogEnd.__init__ = _init_LogEnd  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +217,40 @@ class MemberDecision:
         )
 
 
+class MemberDecisionDraft:
+    """The layout of MemberDecision without its lock: it is filled, then becomes the record."""
+
+    __slots__ = MemberDecision.__slots__
+
+
+def _init_MemberDecision(
+    self: Any,
+    *,
+    episode_id: EpisodeId,
+    trajectory_offset: int,
+    outcome: GateOutcome,
+    reason: DropReason = DropReason.NONE,  # noqa: B008  immutable
+    weight: float = 1.0,  # noqa: B008  immutable
+    repeat: int = 1,  # noqa: B008  immutable
+    lag_steps: int = 0,  # noqa: B008  immutable
+    age_ms: int = 0,  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", MemberDecisionDraft)
+    self.episode_id = episode_id
+    self.trajectory_offset = trajectory_offset
+    self.outcome = outcome
+    self.reason = reason
+    self.weight = weight
+    self.repeat = repeat
+    self.lag_steps = lag_steps
+    self.age_ms = age_ms
+    self.__class__ = MemberDecision
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+MemberDecision.__init__ = _init_MemberDecision  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpan:
     """A run of action tokens sampled under one policy version."""
@@ -202,6 +290,32 @@ class PolicySpan:
             epoch=raw["epoch"],
             number=raw["number"],
         )
+
+
+class PolicySpanDraft:
+    """The layout of PolicySpan without its lock: it is filled, then becomes the record."""
+
+    __slots__ = PolicySpan.__slots__
+
+
+def _init_PolicySpan(
+    self: Any,
+    *,
+    start: int,
+    end: int,
+    epoch: int,
+    number: int,
+) -> None:
+    _open(self, "__class__", PolicySpanDraft)
+    self.start = start
+    self.end = end
+    self.epoch = epoch
+    self.number = number
+    self.__class__ = PolicySpan
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+PolicySpan.__init__ = _init_PolicySpan  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +377,38 @@ class SkippedMember:
         )
 
 
+class SkippedMemberDraft:
+    """The layout of SkippedMember without its lock: it is filled, then becomes the record."""
+
+    __slots__ = SkippedMember.__slots__
+
+
+def _init_SkippedMember(
+    self: Any,
+    *,
+    episode_id: EpisodeId,
+    partition: int,
+    offset: int,
+    reason: DropReason,
+    lag_steps: int = 0,  # noqa: B008  immutable
+    age_ms: int = 0,  # noqa: B008  immutable
+    action_tokens: int = 0,  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", SkippedMemberDraft)
+    self.episode_id = episode_id
+    self.partition = partition
+    self.offset = offset
+    self.reason = reason
+    self.lag_steps = lag_steps
+    self.age_ms = age_ms
+    self.action_tokens = action_tokens
+    self.__class__ = SkippedMember
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+SkippedMember.__init__ = _init_SkippedMember  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRef:
     """A step or checkpoint named by another record."""
@@ -302,6 +448,32 @@ class StepRef:
             ordinal=raw["ordinal"],
             offset=raw["offset"],
         )
+
+
+class StepRefDraft:
+    """The layout of StepRef without its lock: it is filled, then becomes the record."""
+
+    __slots__ = StepRef.__slots__
+
+
+def _init_StepRef(
+    self: Any,
+    *,
+    epoch: int,
+    number: int,
+    ordinal: int = 0,  # noqa: B008  immutable
+    offset: int = -1,  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", StepRefDraft)
+    self.epoch = epoch
+    self.number = number
+    self.ordinal = ordinal
+    self.offset = offset
+    self.__class__ = StepRef
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+StepRef.__init__ = _init_StepRef  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,3 +611,61 @@ class TrainedMember:
             weight=raw["weight"],
             repeat=raw["repeat"],
         )
+
+
+class TrainedMemberDraft:
+    """The layout of TrainedMember without its lock: it is filled, then becomes the record."""
+
+    __slots__ = TrainedMember.__slots__
+
+
+def _init_TrainedMember(
+    self: Any,
+    *,
+    episode_id: EpisodeId,
+    group_id: GroupId = GroupId(""),  # noqa: B008  immutable
+    partition: int,
+    offset: int,
+    trajectory_offset: int = 0,  # noqa: B008  immutable
+    environment: str = "",  # noqa: B008  immutable
+    lag_steps: int = 0,  # noqa: B008  immutable
+    lag_s: float = 0.0,  # noqa: B008  immutable
+    kl: float = 0.0,  # noqa: B008  immutable
+    age_ms: int = 0,  # noqa: B008  immutable
+    first_token_age_ms: int = 0,  # noqa: B008  immutable
+    action_tokens: int = 0,  # noqa: B008  immutable
+    kept_tokens: int = 0,  # noqa: B008  immutable
+    masked_low: int = 0,  # noqa: B008  immutable
+    masked_high: int = 0,  # noqa: B008  immutable
+    masked_other: Mapping[str, int] = _NEW_MAP,
+    reward: float = 0.0,  # noqa: B008  immutable
+    advantage: float = 0.0,  # noqa: B008  immutable
+    weight: float = 1.0,  # noqa: B008  immutable
+    repeat: int = 1,  # noqa: B008  immutable
+) -> None:
+    _open(self, "__class__", TrainedMemberDraft)
+    self.episode_id = episode_id
+    self.group_id = group_id
+    self.partition = partition
+    self.offset = offset
+    self.trajectory_offset = trajectory_offset
+    self.environment = environment
+    self.lag_steps = lag_steps
+    self.lag_s = lag_s
+    self.kl = kl
+    self.age_ms = age_ms
+    self.first_token_age_ms = first_token_age_ms
+    self.action_tokens = action_tokens
+    self.kept_tokens = kept_tokens
+    self.masked_low = masked_low
+    self.masked_high = masked_high
+    self.masked_other = {} if masked_other is _NEW_MAP else masked_other
+    self.reward = reward
+    self.advantage = advantage
+    self.weight = weight
+    self.repeat = repeat
+    self.__class__ = TrainedMember
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+TrainedMember.__init__ = _init_TrainedMember  # type: ignore[method-assign]

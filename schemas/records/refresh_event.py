@@ -13,6 +13,7 @@ from schemas.errors import FieldTypeError
 from schemas.ids import RunId, WorkerId
 
 _REFRESHEVENTKIND = {member.value: member for member in RefreshEventKind if member != "unknown"}
+_open = object.__setattr__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
@@ -119,3 +120,51 @@ class RefreshEvent:
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
         )
+
+
+class RefreshEventDraft:
+    """The layout of RefreshEvent without its lock: it is filled, then becomes the record."""
+
+    __slots__ = RefreshEvent.__slots__
+
+
+def _init_RefreshEvent(
+    self: Any,
+    *,
+    run_id: RunId,
+    worker_id: WorkerId,
+    incarnation: str = "",  # noqa: B008  immutable
+    kind: RefreshEventKind,
+    epoch: int,
+    number: int,
+    digest: str = "",  # noqa: B008  immutable
+    fetch_us: int = 0,  # noqa: B008  immutable
+    pause_us: int = 0,  # noqa: B008  immutable
+    load_us: int = 0,  # noqa: B008  immutable
+    probe_error: float = -1.0,  # noqa: B008  immutable
+    inflight: int = 0,  # noqa: B008  immutable
+    detail: str = "",  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+) -> None:
+    _open(self, "__class__", RefreshEventDraft)
+    self.run_id = run_id
+    self.worker_id = worker_id
+    self.incarnation = incarnation
+    self.kind = kind
+    self.epoch = epoch
+    self.number = number
+    self.digest = digest
+    self.fetch_us = fetch_us
+    self.pause_us = pause_us
+    self.load_us = load_us
+    self.probe_error = probe_error
+    self.inflight = inflight
+    self.detail = detail
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.__class__ = RefreshEvent
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+RefreshEvent.__init__ = _init_RefreshEvent  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ _CUTREASON = {member.value: member for member in CutReason if member != "unknown
 _DRIFT = {member.value: member for member in Drift if member != "unknown"}
 _FINISHREASON = {member.value: member for member in FinishReason if member != "unknown"}
 _TOKENKIND = {member.value: member for member in TokenKind if member != "unknown"}
+_open = object.__setattr__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCommit:
@@ -194,3 +195,75 @@ class TokenCommit:
             crc32c=raw["crc32c"],
             at_us=raw["at_us"],
         )
+
+
+class TokenCommitDraft:
+    """The layout of TokenCommit without its lock: it is filled, then becomes the record."""
+
+    __slots__ = TokenCommit.__slots__
+
+
+def _init_TokenCommit(
+    self: Any,
+    *,
+    run_id: RunId,
+    episode_id: EpisodeId,
+    group_id: GroupId,
+    attempt: int,
+    fence_number: int,
+    writer_id: WorkerId,
+    incarnation: str,
+    producer_number: int,
+    kind: TokenKind,
+    branch: int = 0,  # noqa: B008  immutable
+    turn: int = 0,  # noqa: B008  immutable
+    seq: int = -1,  # noqa: B008  immutable
+    start: int = 0,  # noqa: B008  immutable
+    count: int = 0,  # noqa: B008  immutable
+    token_ids: bytes = b"",  # noqa: B008  immutable
+    logprobs: bytes = b"",  # noqa: B008  immutable
+    spans: bytes = b"",  # noqa: B008  immutable
+    sampling: bytes = b"",  # noqa: B008  immutable
+    finish_reason: FinishReason = FinishReason.NONE,  # noqa: B008  immutable
+    cut_reason: CutReason = CutReason.NONE,  # noqa: B008  immutable
+    drift: Drift = Drift.NONE,  # noqa: B008  immutable
+    rests_on: int = -1,  # noqa: B008  immutable
+    result_offset: int = -1,  # noqa: B008  immutable
+    digests: str = "",  # noqa: B008  immutable
+    timing: bytes = b"",  # noqa: B008  immutable
+    crc32c: int,
+    at_us: int,
+) -> None:
+    _open(self, "__class__", TokenCommitDraft)
+    self.run_id = run_id
+    self.episode_id = episode_id
+    self.group_id = group_id
+    self.attempt = attempt
+    self.fence_number = fence_number
+    self.writer_id = writer_id
+    self.incarnation = incarnation
+    self.producer_number = producer_number
+    self.kind = kind
+    self.branch = branch
+    self.turn = turn
+    self.seq = seq
+    self.start = start
+    self.count = count
+    self.token_ids = token_ids
+    self.logprobs = logprobs
+    self.spans = spans
+    self.sampling = sampling
+    self.finish_reason = finish_reason
+    self.cut_reason = cut_reason
+    self.drift = drift
+    self.rests_on = rests_on
+    self.result_offset = result_offset
+    self.digests = digests
+    self.timing = timing
+    self.crc32c = crc32c
+    self.at_us = at_us
+    self.__class__ = TokenCommit
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+TokenCommit.__init__ = _init_TokenCommit  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from schemas.ids import EpisodeId, GroupId, RunId, WorkerId
 
 _TOOLEVENTKIND = {member.value: member for member in ToolEventKind if member != "unknown"}
 _TOOLEXIT = {member.value: member for member in ToolExit if member != "unknown"}
+_open = object.__setattr__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEvent:
@@ -186,3 +187,73 @@ class ToolEvent:
             duration_us=raw["duration_us"],
             at_us=raw["at_us"],
         )
+
+
+class ToolEventDraft:
+    """The layout of ToolEvent without its lock: it is filled, then becomes the record."""
+
+    __slots__ = ToolEvent.__slots__
+
+
+def _init_ToolEvent(
+    self: Any,
+    *,
+    run_id: RunId,
+    episode_id: EpisodeId,
+    group_id: GroupId,
+    kind: ToolEventKind,
+    attempt: int,
+    writer_id: WorkerId,
+    incarnation: str,
+    branch: int = 0,  # noqa: B008  immutable
+    turn: int = 0,  # noqa: B008  immutable
+    call: int = 0,  # noqa: B008  immutable
+    call_key: str = "",  # noqa: B008  immutable
+    tool: str = "",  # noqa: B008  immutable
+    arguments: str = "",  # noqa: B008  immutable
+    idempotent: bool = False,  # noqa: B008  immutable
+    external: bool = False,  # noqa: B008  immutable
+    deadline_us: int = 0,  # noqa: B008  immutable
+    wal_position: int = -1,  # noqa: B008  immutable
+    intent_offset: int = -1,  # noqa: B008  immutable
+    output: str = "",  # noqa: B008  immutable
+    output_digest: str = "",  # noqa: B008  immutable
+    truncation: str = "",  # noqa: B008  immutable
+    exit_class: ToolExit = ToolExit.NONE,  # noqa: B008  immutable
+    status_raw: str = "",  # noqa: B008  immutable
+    replayed: bool = False,  # noqa: B008  immutable
+    duration_us: int = 0,  # noqa: B008  immutable
+    at_us: int,
+) -> None:
+    _open(self, "__class__", ToolEventDraft)
+    self.run_id = run_id
+    self.episode_id = episode_id
+    self.group_id = group_id
+    self.kind = kind
+    self.attempt = attempt
+    self.writer_id = writer_id
+    self.incarnation = incarnation
+    self.branch = branch
+    self.turn = turn
+    self.call = call
+    self.call_key = call_key
+    self.tool = tool
+    self.arguments = arguments
+    self.idempotent = idempotent
+    self.external = external
+    self.deadline_us = deadline_us
+    self.wal_position = wal_position
+    self.intent_offset = intent_offset
+    self.output = output
+    self.output_digest = output_digest
+    self.truncation = truncation
+    self.exit_class = exit_class
+    self.status_raw = status_raw
+    self.replayed = replayed
+    self.duration_us = duration_us
+    self.at_us = at_us
+    self.__class__ = ToolEvent
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+ToolEvent.__init__ = _init_ToolEvent  # type: ignore[method-assign]

@@ -20,6 +20,8 @@ _STOPCAUSE = {member.value: member for member in StopCause if member != "unknown
 _TERMINATION = {member.value: member for member in Termination if member != "unknown"}
 _VERDICTCODE = {member.value: member for member in VerdictCode if member != "unknown"}
 _VERSIONSWITCH = {member.value: member for member in VersionSwitch if member != "unknown"}
+_open = object.__setattr__
+_NEW_MAP: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
@@ -360,3 +362,129 @@ class Trajectory:
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
         )
+
+
+class TrajectoryDraft:
+    """The layout of Trajectory without its lock: it is filled, then becomes the record."""
+
+    __slots__ = Trajectory.__slots__
+
+
+def _init_Trajectory(
+    self: Any,
+    *,
+    run_id: RunId,
+    episode_id: EpisodeId,
+    group_id: GroupId,
+    task_id: TaskId,
+    ordinal: int = 0,  # noqa: B008  immutable
+    member: int = 0,  # noqa: B008  immutable
+    group_size: int = 1,  # noqa: B008  immutable
+    purpose: Purpose = Purpose.TRAIN,  # noqa: B008  immutable
+    environment: str = "",  # noqa: B008  immutable
+    stream: str = "",  # noqa: B008  immutable
+    attempt: int = 0,  # noqa: B008  immutable
+    schema_version: int = 1,  # noqa: B008  immutable
+    policy_digest: str = "",  # noqa: B008  immutable
+    tokenizer_digest: str = "",  # noqa: B008  immutable
+    template_digest: str = "",  # noqa: B008  immutable
+    tool_schema_digest: str = "",  # noqa: B008  immutable
+    environment_digest: str = "",  # noqa: B008  immutable
+    verifier_digest: str = "",  # noqa: B008  immutable
+    version_switch: VersionSwitch = VersionSwitch.SPANNING,  # noqa: B008  immutable
+    spans: tuple[PolicySpan, ...] = (),  # noqa: B008  immutable
+    oldest_epoch: int = 0,  # noqa: B008  immutable
+    oldest_number: int = 0,  # noqa: B008  immutable
+    termination: Termination = Termination.UNKNOWN,  # noqa: B008  immutable
+    stop_cause: StopCause = StopCause.NONE,  # noqa: B008  immutable
+    verdict_code: VerdictCode = VerdictCode.NONE,  # noqa: B008  immutable
+    reward: float | None = None,  # noqa: B008  immutable
+    reward_components: Mapping[str, float] = _NEW_MAP,
+    reward_source: RewardSource = RewardSource.NONE,  # noqa: B008  immutable
+    attribution: str = "",  # noqa: B008  immutable
+    tokens: int = 0,  # noqa: B008  immutable
+    action_tokens: int = 0,  # noqa: B008  immutable
+    prompt_tokens: int = 0,  # noqa: B008  immutable
+    observation_tokens: int = 0,  # noqa: B008  immutable
+    masked: Mapping[str, int] = _NEW_MAP,
+    superseded_tokens: int = 0,  # noqa: B008  immutable
+    turns: int = 0,  # noqa: B008  immutable
+    tool_calls: int = 0,  # noqa: B008  immutable
+    tool_errors: int = 0,  # noqa: B008  immutable
+    chunks: tuple[ChunkRef, ...] = (),  # noqa: B008  immutable
+    payload_length: int = 0,  # noqa: B008  immutable
+    payload_crc32c: int = 0,  # noqa: B008  immutable
+    temperature: float = 1.0,  # noqa: B008  immutable
+    top_p: float = 1.0,  # noqa: B008  immutable
+    top_k: int = 0,  # noqa: B008  immutable
+    tokens_first: int = -1,  # noqa: B008  immutable
+    tokens_end: int = -1,  # noqa: B008  immutable
+    ended_offset: int = -1,  # noqa: B008  immutable
+    verdict_offset: int = -1,  # noqa: B008  immutable
+    issued_us: int = 0,  # noqa: B008  immutable
+    first_token_us: int = 0,  # noqa: B008  immutable
+    ended_us: int = 0,  # noqa: B008  immutable
+    verified_us: int = 0,  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+) -> None:
+    _open(self, "__class__", TrajectoryDraft)
+    self.run_id = run_id
+    self.episode_id = episode_id
+    self.group_id = group_id
+    self.task_id = task_id
+    self.ordinal = ordinal
+    self.member = member
+    self.group_size = group_size
+    self.purpose = purpose
+    self.environment = environment
+    self.stream = stream
+    self.attempt = attempt
+    self.schema_version = schema_version
+    self.policy_digest = policy_digest
+    self.tokenizer_digest = tokenizer_digest
+    self.template_digest = template_digest
+    self.tool_schema_digest = tool_schema_digest
+    self.environment_digest = environment_digest
+    self.verifier_digest = verifier_digest
+    self.version_switch = version_switch
+    self.spans = spans
+    self.oldest_epoch = oldest_epoch
+    self.oldest_number = oldest_number
+    self.termination = termination
+    self.stop_cause = stop_cause
+    self.verdict_code = verdict_code
+    self.reward = reward
+    self.reward_components = {} if reward_components is _NEW_MAP else reward_components
+    self.reward_source = reward_source
+    self.attribution = attribution
+    self.tokens = tokens
+    self.action_tokens = action_tokens
+    self.prompt_tokens = prompt_tokens
+    self.observation_tokens = observation_tokens
+    self.masked = {} if masked is _NEW_MAP else masked
+    self.superseded_tokens = superseded_tokens
+    self.turns = turns
+    self.tool_calls = tool_calls
+    self.tool_errors = tool_errors
+    self.chunks = chunks
+    self.payload_length = payload_length
+    self.payload_crc32c = payload_crc32c
+    self.temperature = temperature
+    self.top_p = top_p
+    self.top_k = top_k
+    self.tokens_first = tokens_first
+    self.tokens_end = tokens_end
+    self.ended_offset = ended_offset
+    self.verdict_offset = verdict_offset
+    self.issued_us = issued_us
+    self.first_token_us = first_token_us
+    self.ended_us = ended_us
+    self.verified_us = verified_us
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.__class__ = Trajectory
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+Trajectory.__init__ = _init_Trajectory  # type: ignore[method-assign]

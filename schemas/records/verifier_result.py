@@ -15,6 +15,8 @@ from schemas.ids import EpisodeId, GroupId, RunId, WorkerId
 
 _CLOCKOWNER = {member.value: member for member in ClockOwner if member != "unknown"}
 _VERDICTCODE = {member.value: member for member in VerdictCode if member != "unknown"}
+_open = object.__setattr__
+_NEW_MAP: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierResult:
@@ -145,3 +147,59 @@ class VerifierResult:
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
         )
+
+
+class VerifierResultDraft:
+    """The layout of VerifierResult without its lock: it is filled, then becomes the record."""
+
+    __slots__ = VerifierResult.__slots__
+
+
+def _init_VerifierResult(
+    self: Any,
+    *,
+    run_id: RunId,
+    episode_id: EpisodeId,
+    group_id: GroupId,
+    attempt: int,
+    verifier_digest: str,
+    code: VerdictCode,
+    reward: float | None = None,  # noqa: B008  immutable
+    components: Mapping[str, float] = _NEW_MAP,
+    component_weights: Mapping[str, float] = _NEW_MAP,
+    evidence_id: str = "",  # noqa: B008  immutable
+    evidence: str = "",  # noqa: B008  immutable
+    clock_owner: ClockOwner = ClockOwner.NONE,  # noqa: B008  immutable
+    tries: int = 1,  # noqa: B008  immutable
+    cost_s: float = 0.0,  # noqa: B008  immutable
+    request_offset: int = -1,  # noqa: B008  immutable
+    queued_us: int = 0,  # noqa: B008  immutable
+    duration_us: int = 0,  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+) -> None:
+    _open(self, "__class__", VerifierResultDraft)
+    self.run_id = run_id
+    self.episode_id = episode_id
+    self.group_id = group_id
+    self.attempt = attempt
+    self.verifier_digest = verifier_digest
+    self.code = code
+    self.reward = reward
+    self.components = {} if components is _NEW_MAP else components
+    self.component_weights = {} if component_weights is _NEW_MAP else component_weights
+    self.evidence_id = evidence_id
+    self.evidence = evidence
+    self.clock_owner = clock_owner
+    self.tries = tries
+    self.cost_s = cost_s
+    self.request_offset = request_offset
+    self.queued_us = queued_us
+    self.duration_us = duration_us
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.__class__ = VerifierResult
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+VerifierResult.__init__ = _init_VerifierResult  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from schemas.ids import RunId, WorkerId
 
 _ROLE = {member.value: member for member in Role if member != "unknown"}
 _WORKERSTATUS = {member.value: member for member in WorkerStatus if member != "unknown"}
+_open = object.__setattr__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
@@ -120,3 +121,51 @@ class WorkerState:
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
         )
+
+
+class WorkerStateDraft:
+    """The layout of WorkerState without its lock: it is filled, then becomes the record."""
+
+    __slots__ = WorkerState.__slots__
+
+
+def _init_WorkerState(
+    self: Any,
+    *,
+    run_id: RunId,
+    worker_id: WorkerId,
+    role: Role,
+    address: str = "",  # noqa: B008  immutable
+    capacity: int = 0,  # noqa: B008  immutable
+    incarnation: str,
+    status: WorkerStatus,
+    epoch: int = 0,  # noqa: B008  immutable
+    number: int = 0,  # noqa: B008  immutable
+    host: str = "",  # noqa: B008  immutable
+    pid: int = 0,  # noqa: B008  immutable
+    detail: str = "",  # noqa: B008  immutable
+    started_us: int = 0,  # noqa: B008  immutable
+    at_us: int,
+    writer_id: WorkerId,
+) -> None:
+    _open(self, "__class__", WorkerStateDraft)
+    self.run_id = run_id
+    self.worker_id = worker_id
+    self.role = role
+    self.address = address
+    self.capacity = capacity
+    self.incarnation = incarnation
+    self.status = status
+    self.epoch = epoch
+    self.number = number
+    self.host = host
+    self.pid = pid
+    self.detail = detail
+    self.started_us = started_us
+    self.at_us = at_us
+    self.writer_id = writer_id
+    self.__class__ = WorkerState
+
+
+# What it does is what the generated one does; `replace` and `copy` go through it too.
+WorkerState.__init__ = _init_WorkerState  # type: ignore[method-assign]

@@ -20,6 +20,8 @@ from schemas.records.parts import PolicySpan
 from schemas.rules.wal import Piece
 
 _SPAN = struct.Struct("<4q")
+_SPAN_BYTES = _SPAN.size
+_unpack = _SPAN.unpack
 _FLOAT_BYTES = 4
 
 
@@ -51,22 +53,24 @@ def join(pieces: Sequence[Piece]) -> Joined:
     spans = _SpanJoiner()
     for piece in pieces:
         count, commit = piece.count, piece.commit
-        is_whole = count == commit.count
-        begin = _FLOAT_BYTES * (piece.start - commit.start)
-        end = begin + _FLOAT_BYTES * count
-        ids.append(commit.token_ids if is_whole else commit.token_ids[begin:end])
+        token_ids, behaviour = commit.token_ids, commit.logprobs
+        if count != commit.count:
+            begin = _FLOAT_BYTES * (piece.start - commit.start)
+            end = begin + _FLOAT_BYTES * count
+            token_ids, behaviour = token_ids[begin:end], behaviour[begin:end]
+        ids.append(token_ids)
         if piece.kind is action:
             actions += count
-            logprobs.append(commit.logprobs if is_whole else commit.logprobs[begin:end])
+            logprobs.append(behaviour)
             mask.append(b"\x01" * count)
             spans.add(piece)
+            continue
+        if piece.kind is prompt:
+            prompts += count
         else:
-            if piece.kind is prompt:
-                prompts += count
-            else:
-                observations += count
-            logprobs.append(bytes(_FLOAT_BYTES * count))
-            mask.append(bytes(count))
+            observations += count
+        logprobs.append(bytes(_FLOAT_BYTES * count))
+        mask.append(bytes(count))
     heavy = HeavyFields(token_ids=b"".join(ids), logprobs=b"".join(logprobs), mask=b"".join(mask))
     return Joined(
         heavy=heavy,
@@ -85,11 +89,10 @@ def _bad_logprobs(heavy: HeavyFields) -> str:
             f"for {heavy.tokens} tokens"
         )
     values = np.frombuffer(heavy.logprobs, dtype="<f4")
-    # NaN compares false, so that one comparison finds every value that is not finite and at most 0.
-    good = (values <= 0.0) & (values > -np.inf)
-    if good.all():
+    # NaN is both the largest and the smallest value, and compares false.
+    if not values.size or (values.max() <= 0.0 and values.min() > -np.inf):
         return ""
-    at = int(np.argmin(good))
+    at = int(np.argmin((values <= 0.0) & (values > -np.inf)))
     return f"{DropReason.INVALID_LOGPROB}: V4: log-prob {values[at]} at token {at}"
 
 
@@ -107,10 +110,13 @@ class _SpanJoiner:
         """Add the spans of an Action piece."""
         packed, start = piece.commit.spans, piece.start
         end = start + piece.count
-        if len(packed) == _SPAN.size:
-            first, last, epoch, number = _SPAN.unpack(packed)
+        if len(packed) == _SPAN_BYTES:
+            first, last, epoch, number = _unpack(packed)
             if first <= start and last >= end:
-                self._append(start, end, epoch, number)
+                if start == self._end and number == self._number and epoch == self._epoch:
+                    self._end = end
+                else:
+                    self._append(start, end, epoch, number)
                 return
         self._add_several(piece, start, end)
 

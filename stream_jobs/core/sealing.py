@@ -97,6 +97,7 @@ def seal(
     )
     is_whole = len(joined.heavy.logprobs) == 4 * joined.heavy.tokens
     blob = pack_heavy(joined.heavy) if is_whole else b""
+    checksum = crc32c(blob)
     fields: dict[str, Any] = {
         **_identity(issued.event, task, assembly.digests),
         **_policy(joined.spans, registry),
@@ -105,12 +106,14 @@ def seal(
         "version_switch": rules.switch,
         "tool_errors": _tool_errors(assembly.tools),
         "payload_length": len(blob),
-        "payload_crc32c": crc32c(blob),
+        "payload_crc32c": checksum,
         "issued_us": issued.timestamp_ms * 1000,
         "at_us": at_us,
         "writer_id": rules.worker_id,
     }
-    return Sealed(fields=fields, chunks=_chunks(issued.event, blob, rules=rules, at_us=at_us))
+    return Sealed(
+        fields=fields, chunks=_chunks(issued.event, blob, checksum, rules=rules, at_us=at_us)
+    )
 
 
 def _identity(event: EpisodeEvent, task: Task | None, digests: str) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def _wrong_verifier(judged: Judged | None, task: Task | None) -> str:
 
 
 def _chunks(
-    issued: EpisodeEvent, blob: bytes, *, rules: SealRules, at_us: int
+    issued: EpisodeEvent, blob: bytes, checksum: int, *, rules: SealRules, at_us: int
 ) -> tuple[PayloadChunk, ...]:
     parts = [blob[at : at + CHUNK_BYTES_MAX] for at in range(0, len(blob), CHUNK_BYTES_MAX)]
     return tuple(
@@ -237,7 +240,7 @@ def _chunks(
             part=part,
             parts=len(parts),
             body=body,
-            crc32c=crc32c(body),
+            crc32c=checksum if len(parts) == 1 else crc32c(body),
             at_us=at_us,
             writer_id=rules.worker_id,
         )

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schemas.enums import DropReason, VerdictCode, VersionSwitch
 from schemas.ids import Version
@@ -38,6 +39,12 @@ _SAID_BY_ASSEMBLER = frozenset(
 """Reasons that the assembler found in the tokens and wrote at the head of `attribution`."""
 
 _SHA256 = re.compile(r"(sha256:)?[0-9a-f]{64}")
+
+
+@lru_cache(maxsize=4096)
+def _is_sha256(text: str) -> bool:
+    # A run has few digests, and each trajectory names six of them.
+    return _SHA256.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,7 @@ def defect(trajectory: Trajectory) -> tuple[DropReason, str] | None:
 def _bad_record(trajectory: Trajectory) -> tuple[DropReason, str] | None:
     for name in DIGESTS:
         value = getattr(trajectory, name)
-        if not _SHA256.fullmatch(value):
+        if not _is_sha256(value):
             return DropReason.INVALID_RECORD, f"V1: {name} is no sha256: {value!r}"
     covered = sum(span.end - span.start for span in trajectory.spans)
     if not covered or covered != trajectory.action_tokens:

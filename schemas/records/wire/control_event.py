@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import ControlKind
-from schemas.records.control_event import ControlEvent
+from schemas.records.control_event import ControlEvent, ControlEventDraft
 from schemas.records.parts import LogEnd
 from schemas.records.wire.parts import decode_LogEnd, encode_LogEnd
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
@@ -87,19 +87,16 @@ def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
     )
 
 
-class _ControlEventDraft:
-    """The layout of ControlEvent without its lock: it is filled, then becomes the record."""
-
-    __slots__ = ControlEvent.__slots__
-
-
 def decode(data: bytes, at: int) -> ControlEvent:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _ControlEventDraft()
+    draft: Any = ControlEventDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -132,6 +129,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n
@@ -185,6 +185,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -195,6 +198,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -204,6 +210,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -219,6 +228,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -229,6 +241,9 @@ def decode(data: bytes, at: int) -> ControlEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

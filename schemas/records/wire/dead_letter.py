@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import LetterKind
-from schemas.records.dead_letter import DeadLetter
+from schemas.records.dead_letter import DeadLetter, DeadLetterDraft
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _LETTERKIND_BYTES = {LetterKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'letter', 'retry_begun', 'retried'])}
@@ -110,19 +110,16 @@ def encode(prefix: bytes, record: DeadLetter) -> bytes | None:
     )
 
 
-class _DeadLetterDraft:
-    """The layout of DeadLetter without its lock: it is filled, then becomes the record."""
-
-    __slots__ = DeadLetter.__slots__
-
-
 def decode(data: bytes, at: int) -> DeadLetter:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _DeadLetterDraft()
+    draft: Any = DeadLetterDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -133,6 +130,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -246,6 +246,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -255,6 +258,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -264,6 +270,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -279,6 +288,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -299,6 +311,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -308,6 +323,9 @@ def decode(data: bytes, at: int) -> DeadLetter:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import AbandonReason, EpisodeEventKind, Purpose, StopCause
-from schemas.records.episode_event import EpisodeEvent
+from schemas.records.episode_event import EpisodeEvent, EpisodeEventDraft
 from schemas.varint import FALSE_TRUE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _ABANDONREASON_BYTES = {AbandonReason(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'retries_exhausted', 'poisoned_task', 'unknown_tool', 'pause_expired', 'group_deadline', 'user_cancel', 'run_ended'])}
@@ -153,15 +153,9 @@ def encode(prefix: bytes, record: EpisodeEvent) -> bytes | None:
     )
 
 
-class _EpisodeEventDraft:
-    """The layout of EpisodeEvent without its lock: it is filled, then becomes the record."""
-
-    __slots__ = EpisodeEvent.__slots__
-
-
 def decode(data: bytes, at: int) -> EpisodeEvent:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _EpisodeEventDraft()
+    draft: Any = EpisodeEventDraft()
     head = _HEADS_READ.get(data[at : at + _GUESS[0]])
     if head is None:
         end = at
@@ -182,6 +176,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -192,6 +189,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -202,6 +202,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -218,6 +221,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -294,6 +300,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -336,6 +345,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -421,6 +433,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -456,6 +471,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -595,6 +613,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -658,6 +679,9 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records.gate_decision import GateDecision
+from schemas.records.gate_decision import GateDecision, GateDecisionDraft
 from schemas.records.parts import MemberDecision
 from schemas.records.wire.parts import decode_MemberDecision, encode_MemberDecision
 from schemas.varint import DOUBLE, FALSE_TRUE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
@@ -80,19 +80,16 @@ def encode(prefix: bytes, record: GateDecision) -> bytes | None:
     )
 
 
-class _GateDecisionDraft:
-    """The layout of GateDecision without its lock: it is filled, then becomes the record."""
-
-    __slots__ = GateDecision.__slots__
-
-
 def decode(data: bytes, at: int) -> GateDecision:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _GateDecisionDraft()
+    draft: Any = GateDecisionDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -103,6 +100,9 @@ def decode(data: bytes, at: int) -> GateDecision:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -113,6 +113,9 @@ def decode(data: bytes, at: int) -> GateDecision:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -160,6 +163,9 @@ def decode(data: bytes, at: int) -> GateDecision:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n
@@ -235,6 +241,9 @@ def decode(data: bytes, at: int) -> GateDecision:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

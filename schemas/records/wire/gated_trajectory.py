@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records.gated_trajectory import GatedTrajectory
+from schemas.records.gated_trajectory import GatedTrajectory, GatedTrajectoryDraft
 from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
@@ -73,19 +73,16 @@ def encode(prefix: bytes, record: GatedTrajectory) -> bytes | None:
     )
 
 
-class _GatedTrajectoryDraft:
-    """The layout of GatedTrajectory without its lock: it is filled, then becomes the record."""
-
-    __slots__ = GatedTrajectory.__slots__
-
-
 def decode(data: bytes, at: int) -> GatedTrajectory:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _GatedTrajectoryDraft()
+    draft: Any = GatedTrajectoryDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -96,6 +93,9 @@ def decode(data: bytes, at: int) -> GatedTrajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -106,6 +106,9 @@ def decode(data: bytes, at: int) -> GatedTrajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -236,6 +239,9 @@ def decode(data: bytes, at: int) -> GatedTrajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import LearnerEventKind
-from schemas.records.learner_event import LearnerEvent
+from schemas.records.learner_event import LearnerEvent, LearnerEventDraft
 from schemas.records.parts import ChunkRef, LogEnd, SkippedMember, StepRef, TrainedMember
 from schemas.records.wire.parts import decode_ChunkRef, decode_LogEnd, decode_SkippedMember, decode_StepRef, decode_TrainedMember, encode_ChunkRef, encode_LogEnd, encode_SkippedMember, encode_StepRef, encode_TrainedMember
 from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
@@ -155,19 +155,16 @@ def encode(prefix: bytes, record: LearnerEvent) -> bytes | None:
     )
 
 
-class _LearnerEventDraft:
-    """The layout of LearnerEvent without its lock: it is filled, then becomes the record."""
-
-    __slots__ = LearnerEvent.__slots__
-
-
 def decode(data: bytes, at: int) -> LearnerEvent:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _LearnerEventDraft()
+    draft: Any = LearnerEventDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -196,6 +193,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -276,6 +276,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -385,6 +388,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -424,6 +430,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -440,6 +449,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -463,6 +475,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -486,6 +501,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -587,6 +605,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -602,6 +623,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -633,6 +657,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -648,6 +675,9 @@ def decode(data: bytes, at: int) -> LearnerEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records.metric_point import MetricPoint
+from schemas.records.metric_point import MetricPoint, MetricPointDraft
 from schemas.varint import DOUBLE, HALVES, HIGHS, NEXT, PAIRS, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
@@ -57,19 +57,16 @@ def encode(prefix: bytes, record: MetricPoint) -> bytes | None:
     )
 
 
-class _MetricPointDraft:
-    """The layout of MetricPoint without its lock: it is filled, then becomes the record."""
-
-    __slots__ = MetricPoint.__slots__
-
-
 def decode(data: bytes, at: int) -> MetricPoint:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _MetricPointDraft()
+    draft: Any = MetricPointDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -80,6 +77,9 @@ def decode(data: bytes, at: int) -> MetricPoint:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -90,6 +90,9 @@ def decode(data: bytes, at: int) -> MetricPoint:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -108,6 +111,9 @@ def decode(data: bytes, at: int) -> MetricPoint:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n
@@ -118,6 +124,9 @@ def decode(data: bytes, at: int) -> MetricPoint:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n
@@ -138,6 +147,9 @@ def decode(data: bytes, at: int) -> MetricPoint:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import DropReason, GateOutcome
-from schemas.records.parts import ChunkRef, LogEnd, MemberDecision, PolicySpan, SkippedMember, StepRef, TrainedMember
+from schemas.records.parts import ChunkRef, ChunkRefDraft, LogEnd, LogEndDraft, MemberDecision, MemberDecisionDraft, PolicySpan, PolicySpanDraft, SkippedMember, SkippedMemberDraft, StepRef, StepRefDraft, TrainedMember, TrainedMemberDraft
 from schemas.varint import BYTES, DOUBLE, HALVES, LONGS, NEXT, PAIRS, SMALL, TEXTS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc
 
 _DROPREASON_BYTES = {DropReason(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'lag', 'age', 'orphaned_version', 'no_reward', 'verdict_timeout', 'invalid_record', 'invalid_logprob', 'version_mismatch', 'group_incomplete', 'payload_lost', 'run_ended'])}
@@ -49,15 +49,9 @@ def encode_ChunkRef(record: ChunkRef) -> bytes:
     )
 
 
-class _ChunkRefDraft:
-    """The layout of ChunkRef without its lock: it is filled, then becomes the record."""
-
-    __slots__ = ChunkRef.__slots__
-
-
 def decode_ChunkRef(data: bytes, at: int) -> tuple[ChunkRef, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _ChunkRefDraft()
+    draft: Any = ChunkRefDraft()
     n = data[at]
     if n < 128:
         draft.partition = SMALL[n]
@@ -137,19 +131,16 @@ def encode_LogEnd(record: LogEnd) -> bytes:
     )
 
 
-class _LogEndDraft:
-    """The layout of LogEnd without its lock: it is filled, then becomes the record."""
-
-    __slots__ = LogEnd.__slots__
-
-
 def decode_LogEnd(data: bytes, at: int) -> tuple[LogEnd, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _LogEndDraft()
+    draft: Any = LogEndDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -160,6 +151,9 @@ def decode_LogEnd(data: bytes, at: int) -> tuple[LogEnd, int]:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -234,19 +228,16 @@ def encode_MemberDecision(record: MemberDecision) -> bytes:
     )
 
 
-class _MemberDecisionDraft:
-    """The layout of MemberDecision without its lock: it is filled, then becomes the record."""
-
-    __slots__ = MemberDecision.__slots__
-
-
 def decode_MemberDecision(data: bytes, at: int) -> tuple[MemberDecision, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _MemberDecisionDraft()
+    draft: Any = MemberDecisionDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -347,15 +338,9 @@ def encode_PolicySpan(record: PolicySpan) -> bytes:
     )
 
 
-class _PolicySpanDraft:
-    """The layout of PolicySpan without its lock: it is filled, then becomes the record."""
-
-    __slots__ = PolicySpan.__slots__
-
-
 def decode_PolicySpan(data: bytes, at: int) -> tuple[PolicySpan, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _PolicySpanDraft()
+    draft: Any = PolicySpanDraft()
     n = data[at]
     if n < 128:
         draft.start = SMALL[n]
@@ -452,19 +437,16 @@ def encode_SkippedMember(record: SkippedMember) -> bytes:
     )
 
 
-class _SkippedMemberDraft:
-    """The layout of SkippedMember without its lock: it is filled, then becomes the record."""
-
-    __slots__ = SkippedMember.__slots__
-
-
 def decode_SkippedMember(data: bytes, at: int) -> tuple[SkippedMember, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _SkippedMemberDraft()
+    draft: Any = SkippedMemberDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -577,15 +559,9 @@ def encode_StepRef(record: StepRef) -> bytes:
     )
 
 
-class _StepRefDraft:
-    """The layout of StepRef without its lock: it is filled, then becomes the record."""
-
-    __slots__ = StepRef.__slots__
-
-
 def decode_StepRef(data: bytes, at: int) -> tuple[StepRef, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _StepRefDraft()
+    draft: Any = StepRefDraft()
     n = data[at]
     if n < 128:
         draft.epoch = SMALL[n]
@@ -712,19 +688,16 @@ def encode_TrainedMember(record: TrainedMember) -> bytes:
     )
 
 
-class _TrainedMemberDraft:
-    """The layout of TrainedMember without its lock: it is filled, then becomes the record."""
-
-    __slots__ = TrainedMember.__slots__
-
-
 def decode_TrainedMember(data: bytes, at: int) -> tuple[TrainedMember, int]:
     """Return the part that starts at `at` and the place after it."""
-    draft: Any = _TrainedMemberDraft()
+    draft: Any = TrainedMemberDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -735,6 +708,9 @@ def decode_TrainedMember(data: bytes, at: int) -> tuple[TrainedMember, int]:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -793,6 +769,9 @@ def decode_TrainedMember(data: bytes, at: int) -> tuple[TrainedMember, int]:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -925,6 +904,9 @@ def decode_TrainedMember(data: bytes, at: int) -> tuple[TrainedMember, int]:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import PayloadContent
-from schemas.records.payload_chunk import PayloadChunk
+from schemas.records.payload_chunk import PayloadChunk, PayloadChunkDraft
 from schemas.varint import BYTES, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_time
 
 _PAYLOADCONTENT_BYTES = {PayloadContent(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'trajectory_tokens', 'rejected_tokens', 'id_list'])}
@@ -76,19 +76,16 @@ def encode(prefix: bytes, record: PayloadChunk) -> bytes | None:
     )
 
 
-class _PayloadChunkDraft:
-    """The layout of PayloadChunk without its lock: it is filled, then becomes the record."""
-
-    __slots__ = PayloadChunk.__slots__
-
-
 def decode(data: bytes, at: int) -> PayloadChunk:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _PayloadChunkDraft()
+    draft: Any = PayloadChunkDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -99,6 +96,9 @@ def decode(data: bytes, at: int) -> PayloadChunk:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -109,6 +109,9 @@ def decode(data: bytes, at: int) -> PayloadChunk:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -177,6 +180,9 @@ def decode(data: bytes, at: int) -> PayloadChunk:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records.policy_version import PolicyVersion
+from schemas.records.policy_version import PolicyVersion, PolicyVersionDraft
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
@@ -77,19 +77,16 @@ def encode(prefix: bytes, record: PolicyVersion) -> bytes | None:
     )
 
 
-class _PolicyVersionDraft:
-    """The layout of PolicyVersion without its lock: it is filled, then becomes the record."""
-
-    __slots__ = PolicyVersion.__slots__
-
-
 def decode(data: bytes, at: int) -> PolicyVersion:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _PolicyVersionDraft()
+    draft: Any = PolicyVersionDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -180,6 +177,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -190,6 +190,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -200,6 +203,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -231,6 +237,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -241,6 +250,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -251,6 +263,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -266,6 +281,9 @@ def decode(data: bytes, at: int) -> PolicyVersion:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

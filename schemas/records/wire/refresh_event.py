@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import RefreshEventKind
-from schemas.records.refresh_event import RefreshEvent
+from schemas.records.refresh_event import RefreshEvent, RefreshEventDraft
 from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _REFRESHEVENTKIND_BYTES = {RefreshEventKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'prepare', 'loaded', 'failed', 'serving'])}
@@ -77,19 +77,16 @@ def encode(prefix: bytes, record: RefreshEvent) -> bytes | None:
     )
 
 
-class _RefreshEventDraft:
-    """The layout of RefreshEvent without its lock: it is filled, then becomes the record."""
-
-    __slots__ = RefreshEvent.__slots__
-
-
 def decode(data: bytes, at: int) -> RefreshEvent:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _RefreshEventDraft()
+    draft: Any = RefreshEventDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -100,6 +97,9 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -110,6 +110,9 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -154,6 +157,9 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -230,6 +236,9 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -245,6 +254,9 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

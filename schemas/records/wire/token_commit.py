@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import CutReason, Drift, FinishReason, TokenKind
-from schemas.records.token_commit import TokenCommit
+from schemas.records.token_commit import TokenCommit, TokenCommitDraft
 from schemas.varint import BYTES, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, layout_of, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_tail, unpack_time
 
 _CUTREASON_BYTES = {CutReason(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'fork', 'restore', 'restart'])}
@@ -140,15 +140,9 @@ def encode(prefix: bytes, record: TokenCommit) -> bytes | None:
     )
 
 
-class _TokenCommitDraft:
-    """The layout of TokenCommit without its lock: it is filled, then becomes the record."""
-
-    __slots__ = TokenCommit.__slots__
-
-
 def decode(data: bytes, at: int) -> TokenCommit:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _TokenCommitDraft()
+    draft: Any = TokenCommitDraft()
     head = _HEADS_READ.get(data[at : at + _GUESS[0]])
     if head is None:
         end = at
@@ -174,6 +168,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -184,6 +181,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -194,6 +194,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -236,6 +239,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -246,6 +252,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -469,6 +478,9 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n

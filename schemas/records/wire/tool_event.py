@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import ToolEventKind, ToolExit
-from schemas.records.tool_event import ToolEvent
+from schemas.records.tool_event import ToolEvent, ToolEventDraft
 from schemas.varint import FALSE_TRUE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _TOOLEVENTKIND_BYTES = {ToolEventKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'fence', 'intent', 'result', 'unknown_outcome'])}
@@ -125,15 +125,9 @@ def encode(prefix: bytes, record: ToolEvent) -> bytes | None:
     )
 
 
-class _ToolEventDraft:
-    """The layout of ToolEvent without its lock: it is filled, then becomes the record."""
-
-    __slots__ = ToolEvent.__slots__
-
-
 def decode(data: bytes, at: int) -> ToolEvent:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _ToolEventDraft()
+    draft: Any = ToolEventDraft()
     head = _HEADS_READ.get(data[at : at + _GUESS[0]])
     if head is None:
         end = at
@@ -154,6 +148,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -164,6 +161,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -174,6 +174,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -206,6 +209,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -216,6 +222,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -280,6 +289,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -289,6 +301,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -299,6 +314,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -370,6 +388,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -379,6 +400,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -389,6 +413,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -400,6 +427,9 @@ def decode(data: bytes, at: int) -> ToolEvent:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import Purpose, RewardSource, StopCause, Termination, VerdictCode, VersionSwitch
-from schemas.records.trajectory import Trajectory
+from schemas.records.trajectory import Trajectory, TrajectoryDraft
 from schemas.records.parts import ChunkRef, PolicySpan
 from schemas.records.wire.parts import decode_ChunkRef, decode_PolicySpan, encode_ChunkRef, encode_PolicySpan
 from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
@@ -194,19 +194,16 @@ def encode(prefix: bytes, record: Trajectory) -> bytes | None:
     )
 
 
-class _TrajectoryDraft:
-    """The layout of Trajectory without its lock: it is filled, then becomes the record."""
-
-    __slots__ = Trajectory.__slots__
-
-
 def decode(data: bytes, at: int) -> Trajectory:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _TrajectoryDraft()
+    draft: Any = TrajectoryDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -217,6 +214,9 @@ def decode(data: bytes, at: int) -> Trajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -227,6 +227,9 @@ def decode(data: bytes, at: int) -> Trajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -237,6 +240,9 @@ def decode(data: bytes, at: int) -> Trajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -303,6 +309,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -313,6 +322,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -366,6 +378,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -376,6 +391,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -386,6 +404,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -396,6 +417,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -406,6 +430,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -416,6 +443,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -505,6 +535,9 @@ def decode(data: bytes, at: int) -> Trajectory:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -524,6 +557,9 @@ def decode(data: bytes, at: int) -> Trajectory:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -603,6 +639,9 @@ def decode(data: bytes, at: int) -> Trajectory:
             if n < 128 and not n & 1:
                 at += 1
                 end = at + (n >> 1)
+            elif data[at + 1] < 128 and not n & 1:
+                end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                at += 2
             else:
                 n, at = read_length(data, at)
                 end = at + n
@@ -905,6 +944,9 @@ def decode(data: bytes, at: int) -> Trajectory:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import ClockOwner, VerdictCode
-from schemas.records.verifier_result import VerifierResult
+from schemas.records.verifier_result import VerifierResult, VerifierResultDraft
 from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _CLOCKOWNER_BYTES = {ClockOwner(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'agent', 'verifier'])}
@@ -100,19 +100,16 @@ def encode(prefix: bytes, record: VerifierResult) -> bytes | None:
     )
 
 
-class _VerifierResultDraft:
-    """The layout of VerifierResult without its lock: it is filled, then becomes the record."""
-
-    __slots__ = VerifierResult.__slots__
-
-
 def decode(data: bytes, at: int) -> VerifierResult:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _VerifierResultDraft()
+    draft: Any = VerifierResultDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -123,6 +120,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -133,6 +133,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -159,6 +162,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -195,6 +201,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -218,6 +227,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
                 if n < 128 and not n & 1:
                     at += 1
                     end = at + (n >> 1)
+                elif data[at + 1] < 128 and not n & 1:
+                    end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+                    at += 2
                 else:
                     n, at = read_length(data, at)
                     end = at + n
@@ -235,6 +247,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -244,6 +259,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -327,6 +345,9 @@ def decode(data: bytes, at: int) -> VerifierResult:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

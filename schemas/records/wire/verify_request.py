@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import Purpose, StopCause
-from schemas.records.verify_request import VerifyRequest
+from schemas.records.verify_request import VerifyRequest, VerifyRequestDraft
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _PURPOSE_BYTES = {Purpose(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'train', 'evaluate', 'canary'])}
@@ -94,19 +94,16 @@ def encode(prefix: bytes, record: VerifyRequest) -> bytes | None:
     )
 
 
-class _VerifyRequestDraft:
-    """The layout of VerifyRequest without its lock: it is filled, then becomes the record."""
-
-    __slots__ = VerifyRequest.__slots__
-
-
 def decode(data: bytes, at: int) -> VerifyRequest:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _VerifyRequestDraft()
+    draft: Any = VerifyRequestDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -117,6 +114,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -127,6 +127,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -137,6 +140,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -165,6 +171,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -181,6 +190,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -191,6 +203,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -221,6 +236,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -230,6 +248,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
         if n < 128 and not n & 1:
             at += 1
             end = at + (n >> 1)
+        elif data[at + 1] < 128 and not n & 1:
+            end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+            at += 2
         else:
             n, at = read_length(data, at)
             end = at + n
@@ -277,6 +298,9 @@ def decode(data: bytes, at: int) -> VerifyRequest:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n

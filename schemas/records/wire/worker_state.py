@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.enums import Role, WorkerStatus
-from schemas.records.worker_state import WorkerState
+from schemas.records.worker_state import WorkerState, WorkerStateDraft
 from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _ROLE_BYTES = {Role(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'task_source', 'scheduler', 'environment', 'inference', 'verifier', 'assembler', 'gate', 'lag_age', 'learner', 'refresh', 'sink', 'cli'])}
@@ -87,19 +87,16 @@ def encode(prefix: bytes, record: WorkerState) -> bytes | None:
     )
 
 
-class _WorkerStateDraft:
-    """The layout of WorkerState without its lock: it is filled, then becomes the record."""
-
-    __slots__ = WorkerState.__slots__
-
-
 def decode(data: bytes, at: int) -> WorkerState:
     """Return the record from `at` to the end; raise when it needs the slow path."""
-    draft: Any = _WorkerStateDraft()
+    draft: Any = WorkerStateDraft()
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -110,6 +107,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -122,6 +122,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -147,6 +150,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -191,6 +197,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -216,6 +225,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
@@ -247,6 +259,9 @@ def decode(data: bytes, at: int) -> WorkerState:
     if n < 128 and not n & 1:
         at += 1
         end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
     else:
         n, at = read_length(data, at)
         end = at + n
