@@ -34,7 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("infra.cli.run:report", "Write summary and report of a run again."),
     "topics": ("infra.cli.topics:topics", "List, describe, create topics; write the contract."),
     "tail": ("infra.cli.topics:tail", "Decode a topic live."),
-    "dead-letters": ("infra.cli.topics:dead_letters", "Show what no consumer could take."),
+    "dead-letters": (
+        "infra.cli.dead_letters:dead_letters",
+        "Show what no consumer could take, and produce it again.",
+    ),
     "policies": ("infra.cli.proof:policies", "List and show policy versions."),
     "sql": ("infra.cli.sql:sql", "Ask the ClickHouse tables of a run."),
     "chaos": ("infra.cli.chaos:chaos", "Kill a run's processes at random, then audit it."),

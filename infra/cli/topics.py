@@ -1,6 +1,4 @@
-"""`sluice topics list | describe | create | contract`, `sluice tail`, `sluice dead-letters list |
-show`.
-"""
+"""`sluice topics list | describe | create | contract` and `sluice tail`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import click
 from infra.cli.output import json_option, plain, show_json, show_table, with_bus
 from schemas.errors import SettingsError
 from schemas.ports import Delivered, Message, Poisoned
-from schemas.topics import ALL, BY_NAME, DEAD_LETTERS, Topic
+from schemas.topics import ALL, BY_NAME, Topic
 
 _POLL_S = 0.5
 _RECORDS_MAX = 500
@@ -146,7 +144,8 @@ def _fits(message: Message, *, run: str, episode: str, kind: str) -> bool:
     )
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
+def as_dict(message: Message) -> dict[str, Any]:
+    """Return what JSON shows of a message: its place, and its record or why it has none."""
     head = {
         "topic": message.topic,
         "partition": message.partition,
@@ -194,7 +193,7 @@ async def _tail(
                 if not _fits(message, run=run, episode=episode, kind=kind):
                     continue
                 if as_json:
-                    show_json(_as_dict(message), lines=True)
+                    show_json(as_dict(message), lines=True)
                 else:
                     click.echo(_line(message))
                 shown += 1
@@ -238,69 +237,3 @@ def tail(
         )  # fmt: skip
     except KeyboardInterrupt:
         return
-
-
-@click.group("dead-letters")
-def dead_letters() -> None:
-    """Show what no consumer could take, with its evidence."""
-
-
-async def _letters(address: Any, run: str) -> list[Delivered[Any]]:
-    from infra.run.bus import Doors
-
-    doors = Doors(address, client="dead-letters")
-    ends = dict(await doors.consumers.ends(DEAD_LETTERS))
-    reader = doors.consumers.reader({DEAD_LETTERS: dict.fromkeys(ends, 0)})
-    try:
-        wanted = {(DEAD_LETTERS.name, p): end for p, end in ends.items()}
-        deadline = doors.deadline(30_000, "the dead letters")
-        messages = await reader.read_to(wanted, deadline=deadline)
-        return [
-            m for m in messages if isinstance(m, Delivered) and str(m.record.run_id).startswith(run)
-        ]
-    finally:
-        await reader.close()
-        await doors.close()
-
-
-@dead_letters.command("list")
-@click.option("--run", default="", help="Only those met by this run (id, or its start).")
-@with_bus
-@json_option
-def list_letters(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
-    """List the dead letters: where each came from, who gave up on it, and why."""
-    from infra.run.bus import find_bus
-
-    letters = asyncio.run(_letters(find_bus(bootstrap, registry, prefix=prefix), run))
-    if as_json:
-        show_json([_as_dict(one) for one in letters])
-        return
-    show_table(
-        ("letter", "origin", "consumer", "error"),
-        [
-            (
-                f"{m.partition}:{m.offset}",
-                f"{m.record.origin_topic}:{m.record.origin_partition}:{m.record.origin_offset}",
-                m.record.consumer,
-                m.record.error,
-            )
-            for m in letters
-            if m.record.part == 0
-        ],
-    )
-
-
-@dead_letters.command()
-@click.argument("letter", metavar="PARTITION:OFFSET")
-@with_bus
-def show(letter: str, bootstrap: str, registry: str, prefix: str) -> None:
-    """Print one dead letter whole, its raw bytes in hexadecimal."""
-    from infra.run.bus import find_bus
-
-    letters = asyncio.run(_letters(find_bus(bootstrap, registry, prefix=prefix), ""))
-    found = [m for m in letters if f"{m.partition}:{m.offset}" == letter]
-    if not found:
-        raise SettingsError(
-            f"no dead letter at {letter!r}", hint="`sluice dead-letters list` names them"
-        )
-    show_json(_as_dict(found[0]))
