@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from learner.core.restore import Folder
-from learner.version_store import facts_in, facts_of, store_error, sync, sync_tree
+from learner.version_store import (
+    facts_in,
+    facts_of,
+    require_writable,
+    store_error,
+    sync,
+    sync_tree,
+)
 from schemas.crash_points import CrashPoint, reach
 from schemas.errors import Boundary, InvariantError, SettingsError, SluiceError
 from schemas.ids import Version
@@ -49,10 +56,7 @@ class CheckpointStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise store_error(f"the folder of checkpoints {root} cannot be used", error) from error
+        require_writable(root, "checkpoints")
 
     def path(self, name: str) -> Path:
         """Return the folder of a checkpoint, there or not."""

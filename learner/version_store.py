@@ -82,18 +82,29 @@ def store_error(what: str, error: OSError) -> TransientError:
     )
 
 
+def require_writable(root: Path, what: str) -> None:
+    """Make a folder and try it, so that what cannot be kept is known before anything is trained.
+
+    Raises TransientError, with the folder named, when it is read-only, full or no folder.
+    """
+    probe = root / f"{_ASIDE}probe-{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"probe")
+        probe.unlink()
+    except OSError as error:
+        raise store_error(f"the folder of {what} {root} cannot be written", error) from error
+
+
 class VersionStore:
     """The folder of all versions of a run."""
 
     def __init__(self, root: Path, *, model_path: Path) -> None:
         """root: made when missing; model_path: where tokenizer and template come from."""
         self._root, self._model_path = root, model_path
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            for left in root.glob(f"{_ASIDE}*"):
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError as error:
-            raise store_error(f"the folder of versions {root} cannot be used", error) from error
+        require_writable(root, "versions")
+        for left in root.glob(f"{_ASIDE}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def path(self, version: Version) -> Path:
         """Return the folder of a version, there or not."""
