@@ -1,30 +1,20 @@
 """Sizes, names and words that the house style sets, where a machine can see them."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from schemas import topics
-from tests.architecture.tree import GENERATED, PACKAGES, ROOT, modules, parsed, shown
+from tests.architecture.tree import GENERATED, PACKAGES, ROOT, facts, modules, shown
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "common", "misc", "manager", "base", "helpers", "helper"}
 WITH_TESTS = (*PACKAGES, "tests", "benchmarks", "examples")
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def hand_written(*folders: str) -> Iterator[Path]:
     return (path for path in modules(*folders) if GENERATED not in path.parents)
-
-
-def functions(path: Path) -> Iterator[Function]:
-    return (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
-
-
-def lines_of(node: Function) -> int:
-    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def test_no_module_is_longer_than_400_lines() -> None:
@@ -38,10 +28,10 @@ def test_no_module_is_longer_than_400_lines() -> None:
 
 def test_no_function_is_longer_than_70_lines() -> None:
     too_long = {
-        f"{shown(path)}:{node.name}": lines_of(node)
+        f"{shown(path)}:{name}": lines
         for path in hand_written(*WITH_TESTS)
-        for node in functions(path)
-        if lines_of(node) > FUNCTION_LINES_MAX
+        for name, lines in facts(path).functions
+        if lines > FUNCTION_LINES_MAX
     }
     assert too_long == {}
 
@@ -60,13 +50,13 @@ def test_a_package_opens_with_one_docstring_and_re_exports_nothing() -> None:
         shown(path)
         for path in modules(*PACKAGES)
         if path.name == "__init__.py"
-        and (len(parsed(path).body) != 1 or ast.get_docstring(parsed(path)) is None)
+        and (facts(path).statements != 1 or not facts(path).has_docstring)
     ]
     assert found == []
 
 
 def test_every_module_opens_with_a_docstring() -> None:
-    bare = [shown(path) for path in modules(*WITH_TESTS) if ast.get_docstring(parsed(path)) is None]
+    bare = [shown(path) for path in modules(*WITH_TESTS) if not facts(path).has_docstring]
     assert bare == []
 
 
@@ -74,11 +64,11 @@ def test_topic_names_stand_in_schemas_topics_only() -> None:
     names = {value.name for value in vars(topics).values() if isinstance(value, topics.Topic)}
     assert names, "schemas.topics declares its topics as module values"
     found = [
-        f"{shown(path)}:{node.lineno}: {node.value!r}"
+        f"{shown(path)}:{line}: {text!r}"
         for path in modules(*PACKAGES)
         if path != ROOT / "schemas" / "topics.py"
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Constant) and node.value in names
+        for line, text in facts(path).texts
+        if text in names
     ]
     assert found == []
 
