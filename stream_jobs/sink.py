@@ -27,6 +27,7 @@ from schemas.ports import Context, Delivered
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Batches, Place
 from stream_jobs.core.sink_ranges import resume_at
+from stream_jobs.core.sink_rollups import Rollup, Stale
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.core.sink_tables import TOPICS
 from stream_jobs.reading import RunLog, all_starts
@@ -57,7 +58,7 @@ async def run(
     try:
         await store.migrate(definitions)
         await endpoint.start()
-        await Sink(context, settings, codec, store).run(endpoint.url)
+        await Sink(context, settings, codec, store, definitions.rollups).run(endpoint.url)
     finally:
         await endpoint.stop()
         await store.close()
@@ -79,12 +80,21 @@ class Sink:
     """The loop of one run."""
 
     def __init__(
-        self, context: Context, settings: SinkSettings, codec: Codec, store: Store
+        self,
+        context: Context,
+        settings: SinkSettings,
+        codec: Codec,
+        store: Store,
+        rollups: Sequence[Rollup] = (),
     ) -> None:
         self._context = context
         self._settings = settings
         self._codec = codec
         self._store = store
+        self._rollups = rollups
+        self._stale = Stale(
+            (one.table for one in rollups), interval_ms=round(settings.rollup_interval_s * 1000)
+        )
         self._rested_ms = 0
         """Until then, batches that are due by their age alone wait. Unit: ms, monotonic."""
         self._log: RunLog
@@ -100,6 +110,7 @@ class Sink:
             while not self._context.stop.is_set():
                 taken = await self._look(_IDLE_POLL_S)
                 await self._write(all_of_it=False)
+                await self._roll(all_of_it=False)
                 if taken < _POLL_MAX:
                     await self._gather()
             await presence.announce(WorkerStatus.STOPPED)
@@ -136,7 +147,10 @@ class Sink:
             self._codec,
             stored,
             retry_ms=round(settings.insert_retry_s * 1000),
+            stale=self._stale,
         )
+        for rollup in self._rollups:
+            self._stale.note(rollup.table, await self._store.stale(rollup))
 
     async def _look(self, timeout_s: float) -> int:
         """Take what is there; return how many records came."""
@@ -197,6 +211,16 @@ class Sink:
         else:
             _LOG.warning("gave up on %s; the next start takes them", deadline.waiting_for)
         await self._write(all_of_it=True)
+        await self._roll(all_of_it=True)
+
+    async def _roll(self, *, all_of_it: bool) -> None:
+        """Make the minutes anew that got rows; all rollups of a table see the same minutes."""
+        if not self._stale.waiting:
+            return
+        due = self._stale.due(now_ms=self._now_ms(), all_of_it=all_of_it)
+        for rollup in self._rollups:
+            if minutes := due.get(rollup.table):
+                await self._writer.roll(rollup, minutes)
 
     def _now_ms(self) -> int:
         return self._context.clock.monotonic_ms()

@@ -55,6 +55,10 @@ class SinkSettings(BaseModel):
         description="Share of the time that writing small batches may take; they wait for it, full "
         "ones never do. Unit: ratio.",
     )  # fmt: skip
+    rollup_interval_s: float = Field(
+        10.0, ge=1, le=600,
+        description="The percentiles per minute hold new rows after at most so long. Unit: s.",
+    )  # fmt: skip
     drain_s: float = Field(
         10.0, ge=0, le=600,
         description="Longest wait for the last records once asked to stop. Unit: s.",

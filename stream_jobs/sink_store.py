@@ -24,11 +24,18 @@ from schemas.ports import Delivered
 from stream_jobs.core.sink_batches import Place
 from stream_jobs.core.sink_columns import Kind, Table
 from stream_jobs.core.sink_ranges import Range, Stored, Written
+from stream_jobs.core.sink_rollups import (
+    Rollup,
+    counting,
+    differing,
+    made,
+    noted,
+    portions,
+)
 from stream_jobs.core.sink_statements import (
     Definitions,
     changed,
     engine_code,
-    first_time,
     outstanding,
     passes,
 )
@@ -57,8 +64,11 @@ _VERSIONS = """CREATE TABLE IF NOT EXISTS schema_migrations (
 _REPEATABLE = """CREATE TABLE IF NOT EXISTS schema_repeatable (
   name String, checksum String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
 ) ENGINE = ReplacingMergeTree(applied_at) ORDER BY name"""
-# A repeated insert reaches the rollups too: one that failed between table and rollup is made whole.
-_INSERT = {"async_insert": "0", "deduplicate_blocks_in_dependent_materialized_views": "1"}
+_INSERT = {
+    "async_insert": "0",
+    # Rows of many months in one batch mean a broker's clock that jumped; they are kept.
+    "max_partitions_per_insert_block": "0",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,10 @@ class EmbeddedEngine:
                 f"the tables in {path} cannot be opened: {error}", boundary=Boundary.STORE,
                 hint="one process at a time; a sink that runs answers over HTTP instead",
             ) from error  # fmt: skip
+        self._errors: dict[int, int] | None = None
+        """Errors that the engine had counted after the last insert; None when others may have
+        followed.
+        """
         self._handle.query("SET max_threads = 1")
         for name, value in {
             "max_execution_time": limits.seconds_max,
@@ -120,24 +134,51 @@ class EmbeddedEngine:
             self._reader.query(f"SET {name} = {value}")
 
     def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
-        """Insert and wait for the end."""
+        """Insert and wait for the end.
+
+        chDB answers success, with all rows written, to a streamed insert that the table refused;
+        only the engine's own count of its errors tells. When that count moved, the insert is taken
+        as failed: it is repeated under its token, which costs no row twice if it did not.
+        """
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, data.schema) as writer:
             writer.write_table(data)
         columns = ", ".join(f"`{name}`" for name in data.column_names)
         clause = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
         statement = f"INSERT INTO {table} ({columns}) SETTINGS {clause}"
+        if self._errors is None:
+            self._errors = self._count_errors()
+        before, self._errors = self._errors, None
         with self._handle.send_insert(statement, "ArrowStream") as insert:
             insert.append(stream.getvalue())
             insert.finish()
+        self._errors = after = self._count_errors()
+        for code, count in after.items():
+            if count != before.get(code, 0):
+                raise RuntimeError(self._told_error(code))
+
+    def _count_errors(self) -> dict[int, int]:
+        """Return how often each error of the engine happened since it was opened, by code."""
+        lines = self.run("SELECT code, value FROM system.errors WHERE value > 0").decode()
+        return {int(code): int(count) for code, count in map(str.split, lines.splitlines())}
+
+    def _told_error(self, code: int) -> str:
+        told = self.run(f"SELECT last_error_message FROM system.errors WHERE code = {code} LIMIT 1")
+        return f"Code: {code}. DB::Exception: {told.decode().strip()}"
 
     def run(self, statement: str) -> bytes:
         """Run one of our own statements."""
-        answer: bytes = self._handle.query(statement, "TabSeparated").bytes() or b""
+        try:
+            answer: bytes = self._handle.query(statement, "TabSeparated").bytes() or b""
+        except self.faults:
+            self._errors = None
+            raise
         return answer
 
     def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
         """Run a reading statement of others."""
+        # Whatever it does wrong is counted among the engine's errors, and is no insert's.
+        self._errors = None
         answer: bytes = (
             self._reader.query(statement, form, params=dict(parameters) or None).bytes() or b""
         )
@@ -225,9 +266,8 @@ class Store:
             )
         rows = await self.rows("SELECT name, checksum FROM schema_repeatable FINAL")
         again = changed(definitions, todo, dict(rows))
-        is_new = any(one.version == 1 for one in todo)
         for one in again:
-            for statement in first_time(one.statements) if is_new else one.statements:
+            for statement in one.statements:
                 await self.run(statement)
             await self.run(
                 "INSERT INTO schema_repeatable (name, checksum) VALUES "
@@ -263,6 +303,18 @@ class Store:
             (topic, int(partition)): Stored(Range(int(first), int(last)), Written(state))
             for topic, partition, first, last, state in rows
         }
+
+    async def stale(self, rollup: Rollup) -> list[int]:
+        """Return the minutes whose rows are not those that the rollup holds. Unit: s since 1970."""
+        return [int(minute) for (minute,) in await self.rows(differing(rollup))]
+
+    async def roll(self, rollup: Rollup, minutes: Sequence[int], *, rolled: int) -> None:
+        """Make these minutes of a rollup anew; `rolled` rises with every call."""
+        for some in portions(minutes):
+            rows = await self.rows(counting(rollup, some))
+            await self.run(made(rollup, some, rolled=rolled))
+            if rows:
+                await self.run(noted(rollup, rows, rolled=rolled))
 
     async def mark(self, run_id: RunId, ranges: Mapping[Place, Stored], *, written: int) -> None:
         """Write the newest range of these partitions; `written` rises with every call."""

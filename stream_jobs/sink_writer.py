@@ -22,6 +22,7 @@ from schemas.errors import TransientError
 from schemas.ports import Context, Delivered, Poisoned
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Place
+from stream_jobs.core.sink_columns import instant
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
@@ -33,6 +34,7 @@ from stream_jobs.core.sink_ranges import (
     settle,
     token,
 )
+from stream_jobs.core.sink_rollups import Rollup, Stale, minutes_of
 from stream_jobs.core.sink_tables import TABLES
 from stream_jobs.sink_store import Store
 
@@ -56,13 +58,17 @@ class Writer:
         stored: Mapping[Place, Stored],
         *,
         retry_ms: int,
+        stale: Stale | None = None,
     ) -> None:
-        """stored: what the tables say. retry_ms: longest retry of one call. Unit: ms."""
+        """stored: what the tables say. retry_ms: longest retry of one call. Unit: ms. stale: told
+        of the minutes that get rows.
+        """
         self._context = context
         self._store = store
         self._codec = codec
         self._stored = dict(stored)
         self._retry_ms = retry_ms
+        self._stale = stale
         self.rows = 0
         """Rows written by this process. Unit: rows."""
         self.buried = 0
@@ -118,13 +124,25 @@ class Writer:
             return
         await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
         for place, (part, messages) in full.items():
+            if self._stale is not None and messages:
+                minutes = minutes_of(instant(message.timestamp_ms) for message in messages)
             for table in TABLES[place[0]]:
                 name = token(*place, part)
+                if self._stale is not None and messages:
+                    self._stale.note(table.name, minutes)
                 self.rows += await self._patiently(
                     partial(self._store.insert, table, messages, name),
                     f"the insert of {name} into {table.name}",
                 )
         await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
+
+    async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
+        """Make these minutes of a rollup anew, as patiently as rows are inserted."""
+        rolled = self._context.clock.now_us()
+        await self._patiently(
+            partial(self._store.roll, rollup, minutes, rolled=rolled),
+            f"the rollup of {rollup.table}",
+        )
 
     def _is_open(self, place: Place) -> bool:
         stored = self._stored.get(place)

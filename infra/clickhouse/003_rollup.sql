@@ -1,10 +1,29 @@
 -- migration 3: percentiles per minute, no row that ends by its age, retries of dead letters
 --
--- quantity_1m is filled by the views of the repeatable rollups. metric_points and its rollup are
--- kept as long as the topic keeps its records: a table that forgets would count other rows than the
--- log, and a record from the far past would vanish as it came.
+-- quantity_minutes and metric_minutes are made from the rows, minute by minute; of several makings
+-- of a minute the newest counts. Read them through quantity_1m and metric_1m. No table forgets rows
+-- by their age: it would count others than the log, and a record from the far past would vanish as
+-- it came.
 
-CREATE TABLE IF NOT EXISTS quantity_1m (
+DROP VIEW IF EXISTS metric_1m_mv;
+
+DROP TABLE IF EXISTS metric_1m;
+
+CREATE TABLE IF NOT EXISTS metric_minutes (
+  `t` DateTime('UTC'),
+  `run_id` LowCardinality(String),
+  `name` LowCardinality(String),
+  `q` AggregateFunction(quantilesTDigest(0.5, 0.95, 0.99), Float64),
+  `n` UInt64,
+  `bad` UInt64,
+  `s` Float64,
+  `mn` Float64,
+  `mx` Float64,
+  `rolled` Int64
+)
+ENGINE = ReplacingMergeTree(rolled) PARTITION BY toYYYYMM(t) ORDER BY (run_id, name, t);
+
+CREATE TABLE IF NOT EXISTS quantity_minutes (
   `t` DateTime('UTC'),
   `run_id` LowCardinality(String),
   `quantity` LowCardinality(String),
@@ -13,19 +32,31 @@ CREATE TABLE IF NOT EXISTS quantity_1m (
   `epoch` Int64,
   `number` Int64,
   `q` AggregateFunction(quantilesTDigest(0.5, 0.95, 0.99), Float64),
-  `n` SimpleAggregateFunction(sum, UInt64),
-  `bad` SimpleAggregateFunction(sum, UInt64),
-  `s` SimpleAggregateFunction(sum, Float64),
-  `mn` SimpleAggregateFunction(min, Float64),
-  `mx` SimpleAggregateFunction(max, Float64)
+  `n` UInt64,
+  `bad` UInt64,
+  `s` Float64,
+  `mn` Float64,
+  `mx` Float64,
+  `rolled` Int64
 )
-ENGINE = AggregatingMergeTree PARTITION BY toYYYYMM(t)
-ORDER BY (run_id, quantity, t, environment, worker, epoch, number)
-SETTINGS non_replicated_deduplication_window = 10000;
+ENGINE = ReplacingMergeTree(rolled) PARTITION BY toYYYYMM(t)
+ORDER BY (run_id, quantity, t, environment, worker, epoch, number);
+
+-- How many rows a rollup made a minute from: where the table has others, it is made anew.
+CREATE TABLE IF NOT EXISTS rolled_minutes (
+  `rollup` LowCardinality(String),
+  `t` DateTime('UTC'),
+  `rows` UInt64,
+  `definition` String,
+  `rolled` Int64
+)
+ENGINE = ReplacingMergeTree(rolled) PARTITION BY toYYYYMM(t) ORDER BY (rollup, t);
 
 ALTER TABLE metric_points REMOVE TTL;
 
-ALTER TABLE metric_1m REMOVE TTL;
+ALTER TABLE token_commits ADD INDEX IF NOT EXISTS ts_minmax ts TYPE minmax GRANULARITY 1;
+
+ALTER TABLE metric_points ADD INDEX IF NOT EXISTS ts_minmax ts TYPE minmax GRANULARITY 1;
 
 ALTER TABLE dead_letters
   ADD COLUMN IF NOT EXISTS `kind` LowCardinality(String),

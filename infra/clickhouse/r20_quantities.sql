@@ -10,6 +10,12 @@ DROP VIEW IF EXISTS kl;
 DROP VIEW IF EXISTS kl_samples;
 DROP VIEW IF EXISTS turns;
 
+CREATE OR REPLACE VIEW quantity_1m AS
+SELECT * FROM quantity_minutes FINAL;
+
+CREATE OR REPLACE VIEW metric_1m AS
+SELECT * FROM metric_minutes FINAL;
+
 CREATE OR REPLACE VIEW policy_lag_steps_samples AS
 SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(lag_steps) AS value, writer_id AS worker, environment AS environment, epoch, number, episode_id
 FROM trained_members AS s
@@ -986,6 +992,11 @@ SELECT quantity, run_id, worker, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS
 FROM quantity_1m AS r
 GROUP BY quantity, run_id, worker;
 
+CREATE OR REPLACE VIEW quantities_by_minute AS
+SELECT quantity, run_id, t, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99, if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, sum(r.n) AS n, sum(r.bad) AS bad
+FROM quantity_1m AS r
+GROUP BY quantity, run_id, t;
+
 CREATE OR REPLACE VIEW quantities_by_environment AS
 SELECT
   quantity, run_id, environment,
@@ -1059,11 +1070,6 @@ FROM (
 )
   GROUP BY quantity, run_id, environment
 );
-
-CREATE OR REPLACE VIEW quantities_by_minute AS
-SELECT quantity, run_id, t, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99, if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, sum(r.n) AS n, sum(r.bad) AS bad
-FROM quantity_1m AS r
-GROUP BY quantity, run_id, t;
 
 CREATE OR REPLACE VIEW quantity_catalogue AS
 SELECT row.1 AS quantity, row.2 AS unit, row.3 AS definition, row.4 AS record,

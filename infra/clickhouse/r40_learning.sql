@@ -43,7 +43,7 @@ SELECT
   quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50,
   quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95,
   quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99,
-  if(n > 0, max(mx), 0) AS max, sum(m.n) - sum(m.bad) AS n, sum(m.bad) AS bad
+  if(sum(m.n) > 0, max(mx), 0) AS max, sum(m.n) AS n, sum(m.bad) AS bad
 FROM metric_1m AS m
 GROUP BY run_id, name;
 

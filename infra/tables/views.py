@@ -36,16 +36,16 @@ TABLES: tuple[tuple[str, str], ...] = (
     ),
     ("`policies`, `refreshes`", "a policy version, an event of a refresh"),
     ("`worker_states`", "a sign of life of a worker"),
-    ("`metric_points`, `metric_1m`", "a sample no other record carries; its rollup per minute"),
+    ("`metric_points`, `metric_minutes`", "a sample no other record carries; rollup per minute"),
     (
-        "`quantity_1m`",
-        "percentile state of one quantity by minute, environment, worker and version; "
-        "`quantilesTDigestMerge(0.5, 0.95, 0.99)(q)` merges rows",
+        "`quantity_minutes`",
+        "percentile state of one quantity by minute, environment, worker and version: read it "
+        "through `quantity_1m`",
     ),
     ("`dead_letters`, `control_events`", "what could not be decoded, what the run was told"),
     (
-        "`sink_ranges`, `schema_migrations`, `schema_repeatable`",
-        "where the sink stands, which definitions were applied",
+        "`sink_ranges`, `rolled_minutes`, `schema_migrations`, `schema_repeatable`",
+        "where the sink and the rollups stand, which definitions were applied",
     ),
 )
 """Tables, and what a row of each is."""
@@ -73,6 +73,16 @@ VIEWS: tuple[View, ...] = (
         name="quantities_by_environment", columns=f"quantity run_id environment {_CUT}",
         meaning="the same by environment, from the rows: most records name it by their group's "
         "task alone",
+    ),
+    View(
+        name="quantity_1m",
+        columns="t run_id quantity environment worker epoch number q n bad s mn mx rolled",
+        meaning="the states themselves: `quantilesTDigestMerge(0.5, 0.95, 0.99)(q)` merges rows, "
+        "`sum(n)`, `sum(s)`, `min(mn)`, `max(mx)` go with it",
+    ),
+    View(
+        name="metric_1m", columns="t run_id name q n bad s mn mx rolled",
+        meaning="the same for the names of `metric_points`",
     ),
     View(
         name="quantity_catalogue", columns="quantity unit definition record source view",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.errors import Boundary, RejectedError, SettingsError
+from stream_jobs.core.sink_rollups import Rollup
 
 _READS = frozenset({"select", "with", "show", "describe", "desc", "explain", "exists"})
 _OUTSIDE = frozenset(
@@ -25,6 +26,7 @@ _OUTSIDE = frozenset(
 )  # fmt: skip
 """Table functions that leave the tables."""
 
+_HEAD = re.compile(r"-- (?:migration (\d+): ([^\n]+)|repeatable (\w+): [^\n]+|rollups: [^\n]+)\n")
 _COMMENT_OR_TEXT = re.compile(
     r"--[^\n]*|#!?\s[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"",
     re.DOTALL,
@@ -69,7 +71,9 @@ class Definitions:
     migrations: tuple[Migration, ...]
     """Applied once, in order; never changed afterwards."""
     repeatable: tuple[Migration, ...]
-    """Views and rollups, which follow from the rows: applied again whenever their text changes."""
+    """Views, which follow from the rows: applied again whenever their text changes."""
+    rollups: tuple[Rollup, ...] = ()
+    """What the sink runs for the minutes that got rows."""
 
 
 def bare(text: str) -> str:
@@ -125,36 +129,60 @@ def passes(message: str) -> bool:
 def parse_migrations(texts: Sequence[str]) -> Definitions:
     """Return what the files say; raise SettingsError for a file without header or a gap.
 
-    A file opens with `-- migration N: name` or `-- repeatable NAME: what`; `-- formerly CHECKSUM`
-    names an earlier text of it; a statement ends with a semicolon at a line's end.
+    A file opens with `-- migration N: name`, `-- repeatable NAME: what` or `-- rollups: what`;
+    `-- formerly CHECKSUM` names an earlier text of it; a statement ends with a semicolon at a
+    line's end.
     """
     found: list[Migration] = []
     repeatable: list[Migration] = []
+    rollups: list[Rollup] = []
     for text in texts:
-        head = re.match(r"-- (?:migration (\d+): ([^\n]+)|repeatable (\w+): [^\n]+)\n", text)
+        head = _HEAD.match(text)
         if head is None:
             raise SettingsError(
-                "a table definition opens neither with `-- migration N: name` nor with "
-                "`-- repeatable NAME: what`",
+                "a table definition opens with none of `-- migration N: name`, "
+                "`-- repeatable NAME: what` and `-- rollups: what`",
                 hint="see infra/clickhouse",
             )
-        lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-        statements = [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))]
         one = Migration(
             version=int(head[1] or 0),
-            name=(head[2] or head[3]).strip(),
+            name=(head[2] or head[3] or "rollups").strip(),
             checksum=hashlib.sha256(text.encode()).hexdigest(),
-            statements=tuple(part for part in statements if part),
+            statements=_statements(text),
             formerly=frozenset(re.findall(r"^-- formerly ([0-9a-f]{64})$", text, re.MULTILINE)),
         )
-        (found if one.version else repeatable).append(one)
+        if one.version:
+            found.append(one)
+        elif head[3]:
+            repeatable.append(one)
+        else:
+            rollups += [_rollup(statement, one.checksum) for statement in one.statements]
     found.sort(key=lambda one: one.version)
     if [one.version for one in found] != list(range(1, len(found) + 1)):
         raise SettingsError(
             f"migrations {[one.version for one in found]} do not count from 1 without a gap",
             hint="see infra/clickhouse",
         )
-    return Definitions(migrations=tuple(found), repeatable=tuple(repeatable))
+    return Definitions(
+        migrations=tuple(found), repeatable=tuple(repeatable), rollups=tuple(rollups)
+    )
+
+
+def _statements(text: str) -> tuple[str, ...]:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    parts = (part.strip() for part in re.split(r";[ \t]*(?:\n|$)", "\n".join(lines)))
+    return tuple(part for part in parts if part)
+
+
+def _rollup(statement: str, checksum: str) -> Rollup:
+    table = re.search(r"\bFROM (\w+)\s+WHERE ts >=", statement)
+    if table is None:
+        raise SettingsError(
+            "a rollup does not read one table by its minutes", hint="see infra/clickhouse"
+        )
+    into = re.match(r"INSERT INTO (\w+)", statement)
+    name = f"{into[1] if into else '?'} from {table[1]}"
+    return Rollup(name=name, table=table[1], statement=statement, definition=checksum[:16])
 
 
 def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tuple[Migration, ...]:
@@ -171,12 +199,6 @@ def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tup
                 hint="use the version that made the tables, or start a new run",
             )
     return tuple(one for one in migrations if one.version not in applied)
-
-
-def first_time(statements: Sequence[str]) -> tuple[str, ...]:
-    """Return what a repeatable file does on tables without rows: nothing has to be made anew."""
-    again = re.compile(r"(?:drop view if exists|truncate table|insert into)\b", re.IGNORECASE)
-    return tuple(one for one in statements if again.match(one) is None)
 
 
 def changed(

@@ -7,6 +7,7 @@ child is `python -m tests.support.table_process FOLDER`; both sides speak pickle
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import subprocess
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import SluiceError
 from schemas.ports import Delivered
-from schemas.topics import BY_NAME, Topic
+from schemas.topics import Topic
 from stream_jobs.core.sink_tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +54,10 @@ class Tables:
     def insert(self, topic: Topic[Any], messages: Sequence[Delivered[Any]], token: str) -> int:
         """Insert under a token of the caller's; return how many rows were sent."""
         return int(self._call(("add", topic.name, token, list(messages))))
+
+    def roll(self) -> int:
+        """Make the minutes anew whose rows changed; return how many."""
+        return int(self._call(("roll",)))
 
     def ask(self, statement: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
@@ -89,48 +95,61 @@ class Tables:
         return answer
 
 
-async def _serve(folder: Path) -> None:
-    import orjson
+class _Served:
+    """The child's side: a store, and what was asked of it."""
 
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._rollups: Sequence[Any] = ()
+        self._rolled = 0
+
+    async def migrate(self, texts: Sequence[str]) -> list[str]:
+        from stream_jobs.core.sink_statements import parse_migrations
+
+        definitions = parse_migrations(texts)
+        self._rollups = definitions.rollups
+        return list(await self._store.migrate(definitions))
+
+    async def add(self, name: str, token: str, messages: Sequence[Delivered[Any]]) -> int:
+        return sum([await self._store.insert(one, messages, token) for one in TABLES[name]])
+
+    async def roll(self) -> int:
+        count = 0
+        for rollup in self._rollups:
+            self._rolled += 1
+            minutes = await self._store.stale(rollup)
+            await self._store.roll(rollup, minutes, rolled=self._rolled)
+            count += len(minutes)
+        return count
+
+    async def ask(self, statement: str) -> Any:
+        plain = f"{statement} SETTINGS output_format_json_quote_64bit_integers = 0"
+        return json.loads(await self._store.ask(plain, "JSON", {}))["data"]
+
+    async def run(self, statement: str) -> None:
+        await self._store.run(statement)
+
+
+async def _serve(folder: Path) -> None:
     from infra.run.worker import table_definitions
-    from schemas.errors import SluiceError
-    from stream_jobs.core.sink_statements import parse_migrations
     from stream_jobs.sink_store import EmbeddedEngine, Limits, Store
 
     limits = Limits(seconds_max=60, rows_max=1_000_000, memory_bytes_max=2_000_000_000)
     store = await Store.open(lambda: EmbeddedEngine(folder, limits))
-    await store.migrate(parse_migrations(table_definitions()))
+    served = _Served(store)
+    await served.migrate(table_definitions())
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
         try:
-            what = pickle.load(sys.stdin.buffer)
+            name, *given = pickle.load(sys.stdin.buffer)
         except EOFError:
             break
-        answer: Any = None
-        failed = False
         try:
-            match what:
-                case ("add", name, token, messages):
-                    assert name in BY_NAME
-                    answer = 0
-                    for table in TABLES[name]:
-                        answer += await store.insert(table, messages, token)
-                case ("ask", statement):
-                    told = orjson.loads(
-                        await store.ask(
-                            f"{statement} SETTINGS output_format_json_quote_64bit_integers = 0",
-                            "JSON", {},
-                        )
-                    )  # fmt: skip
-                    answer = told["data"]
-                case ("run", statement):
-                    await store.run(statement)
-                case ("migrate", texts):
-                    answer = list(await store.migrate(parse_migrations(texts)))
+            answer = (False, await getattr(served, name)(*given))
         except SluiceError as error:
-            failed, answer = True, error
-        pickle.dump((failed, answer), out)
+            answer = (True, error)
+        pickle.dump(answer, out)
         out.flush()
     await store.close()
 

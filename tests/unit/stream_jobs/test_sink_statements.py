@@ -8,7 +8,6 @@ from schemas.errors import RejectedError, SettingsError
 from stream_jobs.core.sink_statements import (
     changed,
     engine_code,
-    first_time,
     outstanding,
     parse_migrations,
     passes,
@@ -135,7 +134,9 @@ def test_views_are_applied_from_the_first_that_changed_on_and_all_of_them_after_
     assert changed(found, found.migrations, same) == found.repeatable
 
 
-def test_tables_without_rows_need_no_rollup_made_anew() -> None:
-    body = "DROP VIEW IF EXISTS a;\nTRUNCATE TABLE b;\nINSERT INTO b\nSELECT 1;\nCREATE VIEW c;\n"
-    (one,) = parse_migrations([migration(1), repeatable("a", body)]).repeatable
-    assert first_time(one.statements) == ("CREATE VIEW c",)
+def test_a_rollup_names_the_table_that_it_reads_and_one_that_reads_none_is_refused() -> None:
+    body = "INSERT INTO b\nSELECT 1 FROM a\nWHERE ts >= {since};\n"
+    (one,) = parse_migrations([migration(1), f"-- rollups: what they are\n{body}"]).rollups
+    assert (one.name, one.table) == ("b from a", "a")
+    with pytest.raises(SettingsError, match="does not read one table"):
+        parse_migrations([migration(1), "-- rollups: x\nINSERT INTO b SELECT 1;\n"])

@@ -1,0 +1,59 @@
+"""Which minutes are made anew, and that every place in a statement is filled."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_jobs.core.sink_rollups import (
+    MINUTE_S,
+    MINUTES_MAX,
+    OF_MINUTES,
+    Rollup,
+    Stale,
+    counting,
+    made,
+    minutes_of,
+    noted,
+    portions,
+)
+
+ROLLUP = Rollup(
+    name="r from t", table="t", statement=f"SELECT {{rolled}} FROM t WHERE {OF_MINUTES}",
+    definition="abc",
+)  # fmt: skip
+
+
+def test_minutes_are_due_once_an_interval_and_forgotten_once_they_are() -> None:
+    stale = Stale(["t", "u"], interval_ms=1_000)
+    stale.note("t", [120, 60])
+    stale.note("not-rolled", [60])
+    assert stale.waiting == 2
+    assert stale.due(now_ms=1_000) == {"t": [60, 120]}
+    stale.note("u", [60])
+    assert stale.due(now_ms=1_500) == {}
+    assert stale.due(now_ms=1_600, all_of_it=True) == {"u": [60]}
+    assert stale.waiting == 0
+
+
+def test_a_broker_time_lies_in_the_minute_that_begins_at_or_before_it() -> None:
+    assert minutes_of([0, 59_999, 60_000, 60_001]) == {0, 60}
+
+
+@given(st.sets(st.integers(0, 10**7), max_size=2_000))
+def test_portions_hold_every_minute_once_in_order_and_are_bounded(numbers: set[int]) -> None:
+    minutes = sorted(number * MINUTE_S for number in numbers)
+    parts = list(portions(minutes))
+    assert [minute for part in parts for minute in part] == minutes
+    assert all(1 <= len(part) <= MINUTES_MAX for part in parts)
+
+
+def test_every_place_of_a_statement_is_filled() -> None:
+    for text in (counting(ROLLUP, [60, 180]), made(ROLLUP, [60, 180], rolled=7)):
+        assert "toDateTime64(60, 3" in text
+        assert "toDateTime64(240, 3" in text
+        assert "IN (60, 180)" in text
+        assert "{" not in text
+    assert "('r from t', 60, 4, 'abc', 7), ('r from t', 180, 5, 'abc', 7)" in noted(
+        ROLLUP, [("60", "4"), ("180", "5")], rolled=7
+    )
