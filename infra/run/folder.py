@@ -2,25 +2,28 @@
 
 Invariants: `start.json` is written before any process starts and never changes, so that a resumed
 run begins at the same offsets; the secret is readable by its owner only and stands in no other
-file.
+file; at most one process conducts a run at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from schemas.errors import SettingsError
+from schemas.errors import Boundary, SettingsError, TransientError
 from schemas.ids import RunId
 
 _SECRET_BYTES = 32
+_PID_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,11 @@ class RunFolder:
     def schemas(self) -> Path:
         """Schema ids and texts as the registry gave them when the run began."""
         return self.root / "schemas.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that conducts the run; holds its process id."""
+        return self.root / "conductor.lock"
 
     @property
     def logs(self) -> Path:
@@ -99,30 +107,80 @@ class RunStart:
     """Logical topic name to the broker's id of it."""
 
 
+def unwritable(path: Path, error: OSError) -> TransientError:
+    """Return the error of a file of a run that cannot be written."""
+    return TransientError(
+        f"{path} cannot be written: {error.strerror or error}",
+        boundary=Boundary.STORE,
+        hint=f"make room on the disk of {path.parent} and check its rights, then go on with "
+        "--resume; a new run may lie elsewhere with --runs",
+    )
+
+
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old or the new bytes, also after a crash."""
+    """Write a file so that a reader sees the old or the new bytes, also after a crash.
+
+    Raises TransientError, and leaves the old file as it was, when the disk does not take it.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
-        raise
+        raise unwritable(path, error) from error
+
+
+@contextmanager
+def conducting(folder: RunFolder) -> Iterator[None]:
+    """Hold the run for this process; the kernel lets go of it when the process ends.
+
+    Raises SettingsError when another process conducts it, TransientError when the folder cannot be
+    written.
+    """
+    try:
+        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable(folder.lock, error) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, _PID_BYTES, 0).decode(errors="replace") or "unknown"
+            raise SettingsError(
+                f"the run {folder.root.name} goes on already: process {holder} conducts it",
+                hint=f"stop it with Ctrl-C or `kill {holder}`, then --resume; "
+                "a settings file without --resume begins another run",
+            ) from error
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            raise unwritable(folder.lock, error) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def make(folder: RunFolder, start: RunStart, settings: Mapping[str, Any]) -> None:
-    """Make the folder of a new run; raise SettingsError when it holds a run already."""
+    """Make the folder of a new run.
+
+    Raises SettingsError when it holds a run already, TransientError when it cannot be written.
+    """
     if folder.start.exists():
         raise SettingsError(
             f"{folder.root} holds a run already",
             hint="resume it with --resume, or let the new run have its own folder",
         )
     for path in (folder.root, folder.logs, folder.versions, folder.checkpoints):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
     write_atomically(folder.secret, secrets.token_bytes(_SECRET_BYTES), mode=0o600)
     write_atomically(folder.settings, orjson.dumps(settings, option=orjson.OPT_INDENT_2))
     body = {

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infra.run.folder import unwritable
 from schemas.errors import Boundary, SettingsError, TransientError
 
 _PAUSE_FIRST_S = 0.5
@@ -187,7 +188,12 @@ class Processes:
             sys.executable, "-m", "infra.cli", "worker", part.role,
             "--run", str(self._folder), "--index", str(part.index), "--supervised",
         ]  # fmt: skip
-        with (self._logs / f"{part.name}.log").open("ab") as log:
+        path = self._logs / f"{part.name}.log"
+        try:
+            log = path.open("ab")
+        except OSError as error:
+            raise unwritable(path, error) from error
+        with log:
             one.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

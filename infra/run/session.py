@@ -17,7 +17,15 @@ import orjson
 from infra.registry import resolve
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
 from infra.run.conductor import Disturber, Outcome, account, conduct
-from infra.run.folder import RunFolder, RunStart, find, make, read_start, write_atomically
+from infra.run.folder import (
+    RunFolder,
+    RunStart,
+    conducting,
+    find,
+    make,
+    read_start,
+    write_atomically,
+)
 from infra.run.progress import Progress
 from infra.settings import RunSettings, assemble, load, read_resolved
 from infra.setup.places import find_places
@@ -98,7 +106,7 @@ async def start(
     begun = await _begin(settings, folder, address, run_id)
     doors = Doors(address)
     try:
-        with Progress(steps_budget=settings.run.steps) as progress:
+        with conducting(folder), Progress(steps_budget=settings.run.steps) as progress:
             progress.say(f"run {run_id} in {folder.root}")
             disturber = None if disturb is None else disturb(settings, folder)
             return await conduct(
@@ -159,8 +167,15 @@ async def _begin(
 
 
 async def resume(name: str, *, directory: Path) -> Outcome:
-    """Go on with a run that was stopped or killed."""
+    """Go on with a run that was stopped or killed; raise SettingsError while another process
+    conducts it.
+    """
     folder = find(name, directory)
+    with conducting(folder):
+        return await _go_on(folder)
+
+
+async def _go_on(folder: RunFolder) -> Outcome:
     settings = read_resolved(folder.settings)
     begun = read_start(folder)
     address = BusAddress(bootstrap=begun.bootstrap, registry=begun.registry, prefix=begun.prefix)

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from infra.run import session
 from infra.run.bus import new_run_id
-from infra.run.folder import RunFolder, RunStart, find, make, read_start
+from infra.run.folder import RunFolder, RunStart, conducting, find, make, read_start
 from schemas.errors import SettingsError
 from schemas.ids import RunId
+
+ROOT = Path(__file__).resolve().parents[3]
+_HOLD = """
+import sys
+from pathlib import Path
+from infra.run.folder import RunFolder, conducting
+with conducting(RunFolder(root=Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+_FILL = """
+import sys
+from pathlib import Path
+from infra.run.folder import RunFolder, write_atomically
+from schemas.errors import TransientError
+folder = RunFolder(root=Path(sys.argv[1]))
+try:
+    write_atomically(folder.settings, bytes(100_000))
+except TransientError as error:
+    print(error)
+print("left behind:", [one.name for one in folder.root.iterdir()])
+"""
 
 
 def start(run_id: str = "run-a") -> RunStart:
@@ -32,6 +58,59 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     make(folder, start(), {})
     with pytest.raises(SettingsError, match="holds a run already"):
         make(folder, start(), {})
+
+
+def test_a_run_that_a_process_conducts_is_refused_to_a_second_by_name_until_the_first_ends(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(root=tmp_path / "run-a")
+    make(folder, start(), {})
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(folder.root)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with (
+        pytest.raises(SettingsError, match=rf"run-a goes on already: process {holder.pid}\b"),
+        conducting(folder),
+    ):
+        pass
+    # A killed conductor leaves its file behind, and nothing that would need to be cleared.
+    holder.kill()
+    holder.wait(10)
+    with conducting(folder):
+        assert folder.lock.read_text() == str(os.getpid())
+    with conducting(folder):
+        pass
+
+
+async def test_a_run_that_goes_on_is_not_resumed_and_nothing_is_written_about_it(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(root=tmp_path / "run-a")
+    make(folder, start(), {})
+    with conducting(folder), pytest.raises(SettingsError, match="goes on already"):
+        # The bus of this run does not exist: the refusal comes before anything is asked of it.
+        await session.resume("run-a", directory=tmp_path)
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_the_way_on(tmp_path: Path) -> None:
+    script = (
+        f"mount -t tmpfs -o size=16k tmpfs {tmp_path} && mkdir {tmp_path}/run-a && "
+        f"head -c 12k /dev/zero > {tmp_path}/filler; "
+        f"exec {sys.executable} -c '{_FILL}' {tmp_path}/run-a"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        capture_output=True, text=True, timeout=30, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/run-a/resolved.json cannot be written: No space left on device" in (
+        done.stdout
+    )
+    assert "--resume" in done.stdout
+    assert "left behind: []" in done.stdout
 
 
 def test_a_run_is_found_by_the_start_of_its_id_and_by_last(tmp_path: Path) -> None:
