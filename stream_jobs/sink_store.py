@@ -265,7 +265,7 @@ class Store:
                 f"({migration.version}, '{_quoted(migration.name)}', '{migration.checksum}')"
             )
         rows = await self.rows("SELECT name, checksum FROM schema_repeatable FINAL")
-        again = changed(definitions, todo, dict(rows))
+        again = changed(definitions, todo, {row[0]: row[1] for row in rows})
         for one in again:
             for statement in one.statements:
                 await self.run(statement)
