@@ -102,21 +102,24 @@ class Watch:
     def __call__(self, point: CrashPoint) -> None:
         """Take one reach; carry the order out when it is its turn."""
         try:
-            changed = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
+            self._look()
+            if self._order is None or self._order.point is not point:
+                return
+            self._count += 1
+            if self._count < self._order.nth:
+                return
+            act, self._order = self._order.act, None
+            self._path.rename(self._fired)
+        except FileNotFoundError:  # no order, or taken back just now
             self._order, self._seen = None, -1
             return
+        self._send(act.signal)
+
+    def _look(self) -> None:
+        changed = self._path.stat().st_mtime_ns
         if changed != self._seen:
             self._seen, self._count = changed, 0
             self._order = CrashOrder.of(self._path.read_text())
-        if self._order is None or self._order.point is not point:
-            return
-        self._count += 1
-        if self._count < self._order.nth:
-            return
-        act, self._order = self._order.act, None
-        self._path.rename(self._fired)
-        self._send(act.signal)
 
 
 def arm_from(environ: Mapping[str, str], worker: str) -> None:

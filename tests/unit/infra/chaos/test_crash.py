@@ -61,6 +61,22 @@ def test_an_order_is_carried_out_at_its_nth_reach_and_once(
     assert fired(tmp_path, WORKER) is None
 
 
+def test_an_order_taken_back_just_before_it_is_carried_out_is_not_obeyed(
+    tmp_path: Path, watch: Watch, sent: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_order(tmp_path, WORKER, CrashOrder(point=CrashPoint.IN_TOOL))
+    read_text = Path.read_text
+
+    def read_and_lose(path: Path) -> str:
+        text = read_text(path)
+        withdraw_order(tmp_path, WORKER)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_and_lose)
+    watch(CrashPoint.IN_TOOL)
+    assert sent == []
+
+
 def test_an_order_to_stop_sends_the_signal_that_can_be_continued(
     tmp_path: Path, watch: Watch, sent: Signals
 ) -> None:
@@ -92,11 +108,9 @@ def test_nothing_is_armed_unless_the_environment_names_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crash_points, "_handler", None)
-    arm_from({}, WORKER)
-    assert crash_points._handler is None
-    arm_from({VARIABLE: str(tmp_path)}, WORKER)
-    assert isinstance(crash_points._handler, Watch)
-    reach(CrashPoint.AFTER_SAMPLE)
     (tmp_path / WORKER).write_text("nowhere 1 kill")
+    arm_from({}, WORKER)
+    reach(CrashPoint.AFTER_SAMPLE)
+    arm_from({VARIABLE: str(tmp_path)}, WORKER)
     with pytest.raises(SettingsError):
         reach(CrashPoint.AFTER_SAMPLE)
