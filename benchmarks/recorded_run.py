@@ -281,7 +281,8 @@ class LongRun:
         )
 
     def _commit(self, one: _Rollout, place: int, half: int, version: int) -> Frame:
-        kind, fields = TokenKind.ACTION, {}
+        kind = TokenKind.ACTION
+        fields: dict[str, Any] = {}
         if place == 0:
             kind = TokenKind.FENCE
         elif place == 1:
@@ -332,7 +333,12 @@ class LongRun:
         )
 
     def _finish(self, one: _Rollout, version: int) -> Iterator[Frame]:
-        common = {"run_id": RUN, "episode_id": one.episode, "group_id": one.group, "at_us": 1}
+        common: dict[str, Any] = {
+            "run_id": RUN,
+            "episode_id": one.episode,
+            "group_id": one.group,
+            "at_us": 1,
+        }
         request = VerifyRequest(
             **common, task_id=TaskId("t"), attempt=1, environment="bench", wal_position=one.at,
             writer_id=_WORKER,
@@ -349,7 +355,8 @@ class LongRun:
             request_offset=requested, writer_id=_WORKER,
         )  # fmt: skip
         yield self._put(VERDICTS, verdict, one.partition)
-        judged, digests = self._last, dict.fromkeys(_DIGESTS, _DIGEST)
+        judged = self._last
+        digests: dict[str, Any] = dict.fromkeys(_DIGESTS, _DIGEST)
         heavy = HeavyFields(
             token_ids=b"".join(one.ids), logprobs=b"".join(one.logprobs), mask=b"".join(one.mask)
         )

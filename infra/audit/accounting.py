@@ -16,6 +16,10 @@ from schemas.topics import EPISODES, LEARNER_STEPS, TOKENS, TOOL_EVENTS
 SIBLING = "sibling_branch"
 
 
+def _lists() -> defaultdict[str, list[str]]:
+    return defaultdict(list)
+
+
 @dataclass(slots=True)
 class Accounts:
     """The sums of a run."""
@@ -24,7 +28,16 @@ class Accounts:
     dropped: Counter[str] = field(default_factory=Counter)
     abandoned: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
-    pending: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    pending: defaultdict[str, list[str]] = field(default_factory=_lists)
+
+    def add(self, other: Accounts) -> None:
+        """Add the sums of other partitions."""
+        self.counts += other.counts
+        self.dropped += other.dropped
+        self.abandoned += other.abandoned
+        self.tokens += other.tokens
+        for why, episodes in other.pending.items():
+            self.pending[why] += episodes
 
 
 def settle(facts: Facts, accounts: Accounts) -> None:

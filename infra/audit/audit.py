@@ -3,20 +3,22 @@
 
 The learner, the versions and the tasks concern the whole run and are read first. All else concerns
 one episode and stands in the partition of its group, so partitions are read, checked, settled and
-forgotten a few at a time: as many together as hold `records_max` records, at least one.
+forgotten a few at a time: as many together as hold `records_max` records, at least one. `helpers`
+may do a share of the partitions each, in processes of their own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.audit.accounting import Accounts, settle, sum_up
 from infra.audit.checks import check_partitions, check_whole
 from infra.audit.facts import Facts, Whole
 from infra.audit.reading import Ends, between, sample, shortened_by_cuts, starts_of
-from infra.audit.report import AuditReport
+from infra.audit.report import AuditReport, Findings
 from schemas.enums import EpisodeEventKind, LearnerEventKind, ToolEventKind
 from schemas.ports import Consumers, Delivered, Starts
 from schemas.topics import (
@@ -40,36 +42,111 @@ RECORDS_TOGETHER_MAX = 300_000
 Take = Callable[[Delivered[Any]], None]
 
 
+@dataclass(slots=True)
+class Share:
+    """What an audit found in some partitions."""
+
+    accounts: Accounts = field(default_factory=Accounts)
+    counts: Counter[str] = field(default_factory=Counter)
+    poison: Counter[str] = field(default_factory=Counter)
+    findings: Findings = field(default_factory=Findings)
+    versions_used: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    peak_bytes: int = 0
+    """Of the process that audited it, when it was not this one."""
+
+
+Cut = Mapping[str, Ends]
+Helpers = Callable[[Cut, Mapping[int, int]], Awaitable[Sequence[Share]] | None]
+"""Takes the cut and the records of each partition; returns the shares that cover all of them, or
+None when the audit is better done here."""
+
+
 async def audit(
     consumers: Consumers,
     run_id: str,
     starts: Starts | None = None,
     *,
     records_max: int = RECORDS_TOGETHER_MAX,
+    helpers: Helpers | None = None,
 ) -> AuditReport:
     """Audit a run, live or ended; `starts` are the offsets of its Start record, None reads whole
     topics.
 
     Raises BusUnreachableError when no broker answers, TransientError when reading stalls.
     """
-    whole = Whole(run_id)
     cut = await sample(consumers)
-    begins = {topic: starts_of(topic, starts, cut[topic.name]) for topic in _TOPICS}
+    begins = _begins(starts, cut)
+    work = helpers(cut, _records(begins, cut)) if helpers else None
+    whole = await _read_whole(consumers, run_id, begins, cut)
+    if work is None:
+        partitions = sorted(cut[EPISODES.name])
+        shares: Sequence[Share] = [
+            await _share(consumers, whole, begins, cut, partitions, records_max)
+        ]
+    else:
+        shares = await work
+    total = Share()
+    for share in shares:
+        total.accounts.add(share.accounts)
+        total.counts += share.counts
+        total.poison += share.poison
+        whole.findings.add(share.findings)
+        whole.versions_used = {**share.versions_used, **whole.versions_used}
+    whole.poison += total.poison
+    check_whole(whole, len(cut[EPISODES.name]))
+    sum_up(whole, total.accounts)
+    peaks = tuple(share.peak_bytes for share in shares if share.peak_bytes)
+    return replace(_report(whole, total.accounts, total.counts, cut), peaks=peaks)
+
+
+async def audit_share(
+    consumers: Consumers,
+    run_id: str,
+    starts: Starts | None,
+    cut: Cut,
+    partitions: Sequence[int],
+    *,
+    records_max: int = RECORDS_TOGETHER_MAX,
+) -> Share:
+    """Audit some partitions of a run inside a cut that was sampled elsewhere."""
+    begins = _begins(starts, cut)
+    whole = await _read_whole(consumers, run_id, begins, cut)
+    return await _share(consumers, whole, begins, cut, partitions, records_max)
+
+
+def _begins(starts: Starts | None, cut: Cut) -> dict[Topic[Any], Ends]:
+    return {topic: starts_of(topic, starts, cut[topic.name]) for topic in _TOPICS}
+
+
+async def _read_whole(
+    consumers: Consumers, run_id: str, begins: Mapping[Topic[Any], Ends], cut: Cut
+) -> Whole:
+    whole = Whole(run_id)
     for topic, take in _of_whole(whole):
-        await _read(consumers, whole, topic, begins[topic], cut[topic.name], take)
+        await _read(consumers, run_id, whole.poison, topic, (begins[topic], cut[topic.name]), take)
     await _look_further_for_versions(consumers, whole, cut)
     whole.sort_uses()
-    accounts, counts = Accounts(), Counter[str]()
-    partitions = len(cut[EPISODES.name])
-    for together in _parcels(begins, cut, records_max):
-        facts = Facts(whole, together)
-        await _read_partitions(consumers, facts, begins, cut)
-        check_partitions(facts, partitions)
-        settle(facts, accounts)
-        counts += _counts(facts)
-    check_whole(whole, partitions)
-    sum_up(whole, accounts)
-    return _report(whole, accounts, counts, cut)
+    return whole
+
+
+async def _share(
+    consumers: Consumers,
+    whole: Whole,
+    begins: Mapping[Topic[Any], Ends],
+    cut: Cut,
+    partitions: Sequence[int],
+    records_max: int,
+) -> Share:
+    share = Share()
+    part = whole.for_share(share.findings, share.versions_used)
+    records = _records(begins, cut)
+    for together in _parcels(partitions, records, records_max):
+        facts = Facts(part, together)
+        await _read_partitions(consumers, facts, share.poison, begins, cut)
+        check_partitions(facts, len(cut[EPISODES.name]))
+        settle(facts, share.accounts)
+        share.counts += _counts(facts)
+    return share
 
 
 def _of_whole(whole: Whole) -> list[tuple[Topic[Any], Take]]:
@@ -113,25 +190,32 @@ _GROUPED: tuple[Topic[Any], ...] = (
     GATE_DECISIONS,
     GATED,
 )
-_TOPICS = (CONTROL, TASKS, POLICIES, LEARNER_STEPS, *_GROUPED)
+_TOPICS: tuple[Topic[Any], ...] = (CONTROL, TASKS, POLICIES, LEARNER_STEPS, *_GROUPED)
+
+
+def _records(begins: Mapping[Topic[Any], Ends], cut: Cut) -> dict[int, int]:
+    """Return how many records each partition holds."""
+    return {
+        partition: sum(
+            max(0, cut[topic.name].get(partition, 0) - begins[topic].get(partition, 0))
+            for topic in _GROUPED
+        )
+        for partition in sorted(cut[EPISODES.name])
+    }
 
 
 def _parcels(
-    begins: Mapping[Topic[Any], Ends], cut: Mapping[str, Ends], records_max: int
+    partitions: Sequence[int], records: Mapping[int, int], records_max: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield the partitions that are read together."""
     together: list[int] = []
     held = 0
-    for partition in sorted(cut[EPISODES.name]):
-        records = sum(
-            max(0, cut[topic.name].get(partition, 0) - begins[topic].get(partition, 0))
-            for topic in _GROUPED
-        )
-        if together and held + records > records_max:
+    for partition in partitions:
+        if together and held + records[partition] > records_max:
             yield tuple(together)
             together, held = [], 0
         together.append(partition)
-        held += records
+        held += records[partition]
     if together:
         yield tuple(together)
 
@@ -139,12 +223,14 @@ def _parcels(
 async def _read_partitions(
     consumers: Consumers,
     facts: Facts,
+    poison: Counter[str],
     begins: Mapping[Topic[Any], Ends],
-    cut: Mapping[str, Ends],
+    cut: Cut,
 ) -> None:
+    run_id = facts.whole.run_id
     for topic, take in _of_partitions(facts):
         ends = _only(cut[topic.name], facts.partitions)
-        await _read(consumers, facts.whole, topic, begins[topic], ends, take)
+        await _read(consumers, run_id, poison, topic, (begins[topic], ends), take)
         if topic is EPISODES:
             # The WAL end of a final Ended decides which tokens count, so it is known before them.
             facts.tokens.ends = {
@@ -162,20 +248,23 @@ def _only(ends: Ends, partitions: Sequence[int]) -> Ends:
 
 
 async def _read(
-    consumers: Consumers, whole: Whole, topic: Topic[Any], begin: Ends, ends: Ends, take: Take
+    consumers: Consumers,
+    run_id: str,
+    poison: Counter[str],
+    topic: Topic[Any],
+    limits: tuple[Ends, Ends],
+    take: Take,
 ) -> None:
-    run_id = whole.run_id
-    async for messages in between(consumers, topic, begin, ends):
+    """Hand the run's records of a topic between two limits to `take`, and count the poison."""
+    async for messages in between(consumers, topic, *limits):
         for message in messages:
             if type(message) is not Delivered:
-                whole.poison[topic.name] += 1
+                poison[topic.name] += 1
             elif message.record.run_id == run_id:
                 take(message)
 
 
-async def _look_further_for_versions(
-    consumers: Consumers, whole: Whole, cut: Mapping[str, Ends]
-) -> None:
+async def _look_further_for_versions(consumers: Consumers, whole: Whole, cut: Cut) -> None:
     """Read on for versions that may be made or published just beyond the cut."""
 
     def later_step(message: Delivered[Any]) -> None:
@@ -188,10 +277,11 @@ async def _look_further_for_versions(
     ]
     for topic, take in takers:
         now = dict(await consumers.ends(topic))
-        await _read(consumers, whole, topic, cut[topic.name], now, take)
+        beyond: Counter[str] = Counter()
+        await _read(consumers, whole.run_id, beyond, topic, (cut[topic.name], now), take)
 
 
-async def _look_further(consumers: Consumers, facts: Facts, cut: Mapping[str, Ends]) -> None:
+async def _look_further(consumers: Consumers, facts: Facts, cut: Cut) -> None:
     """Read on for causes that may lie just beyond the cut, to ends sampled now."""
 
     def later_result(message: Delivered[Any]) -> None:
@@ -205,7 +295,8 @@ async def _look_further(consumers: Consumers, facts: Facts, cut: Mapping[str, En
     takers: list[tuple[Topic[Any], Take]] = [(TOOL_EVENTS, later_result), (EPISODES, later_issued)]
     for topic, take in takers:
         now = _only(dict(await consumers.ends(topic)), facts.partitions)
-        await _read(consumers, facts.whole, topic, cut[topic.name], now, take)
+        beyond: Counter[str] = Counter()
+        await _read(consumers, facts.whole.run_id, beyond, topic, (cut[topic.name], now), take)
 
 
 def _counts(facts: Facts) -> Counter[str]:
@@ -241,9 +332,7 @@ _ALWAYS = (
 )
 
 
-def _report(
-    whole: Whole, accounts: Accounts, counted: Counter[str], cut: Mapping[str, Ends]
-) -> AuditReport:
+def _report(whole: Whole, accounts: Accounts, counted: Counter[str], cut: Cut) -> AuditReport:
     names = ("issued", "trained", "dropped", "abandoned", "evaluated", "pending")
     counts = {name: accounts.counts[name] for name in names}
     counts["tasks"] = whole.tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.audit.calls import Calls
@@ -120,6 +120,12 @@ class Whole:
         """Whether a Step that counts made this version, or it is the starting one."""
         return version == _ROOT or version in self.steps.ordinals or version in self.later_versions
 
+    def for_share(
+        self, findings: Findings, versions_used: dict[tuple[int, int], tuple[str, str]]
+    ) -> Whole:
+        """Return the same whole, with findings and versions that belong to a share."""
+        return replace(self, findings=findings, versions_used=versions_used)
+
     def sort_uses(self) -> None:
         """Put what the lineage consumed under its partitions; call it once the learner's log is
         read.
@@ -143,8 +149,8 @@ class Facts:
     partitions: tuple[int, ...]
     lives: Lives = field(init=False)
     outcomes: Outcomes = field(default_factory=Outcomes)
-    requests: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Episode and attempt to offset and WAL position of the first VerifyRequest."""
+    requests: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """Partition and offset of every VerifyRequest to its episode and attempt."""
     verify_requests: int = 0
     later_results: set[tuple[str, int]] = field(default_factory=set)
     """(episode, offset) of Results beyond the cut."""

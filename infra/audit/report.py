@@ -24,6 +24,7 @@ NAMES: Mapping[int, str] = {
     11: "no wait and no record without a bound: leases, deadlines, sizes",
 }
 _SHOWN_MAX = 20
+_PENDING_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,11 @@ class Findings:
             self.broken(invariant, what, ids=ids, at=at)
         return holds
 
+    def add(self, other: Findings) -> None:
+        """Add what was found in other partitions."""
+        self.checked += other.checked
+        self.violations += other.violations
+
     def broken(
         self, invariant: int, what: str, *, ids: tuple[str, ...] = (), at: tuple[str, ...] = ()
     ) -> None:
@@ -101,6 +107,8 @@ class AuditReport:
     violations: tuple[Violation, ...]
     cut: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Exclusive end offsets of what was read."""
+    peaks: tuple[int, ...] = ()
+    """The most memory of each process that helped. Unit: bytes."""
 
     @property
     def is_clean(self) -> bool:
@@ -140,6 +148,10 @@ class AuditReport:
         console = Console(file=stream or sys.stdout, soft_wrap=True)
         console.print(self._invariants_table())
         console.print(self._accounts_table())
+        for why, episodes in sorted(self.pending.items()):
+            shown = " ".join(episodes[:_PENDING_SHOWN])
+            more = " ..." if len(episodes) > _PENDING_SHOWN else ""
+            console.print(escape(f"pending, waits for {why}: {len(episodes)}  {shown}{more}"))
         for violation in self.violations[:_SHOWN_MAX]:
             where = " ".join((*violation.ids, *violation.offsets))
             console.print(escape(f"{violation.invariant}: {violation.what}  {where}"))

@@ -22,6 +22,8 @@ from schemas.records.token_commit import TokenCommit
 from schemas.topics import COMMIT_BYTES_MAX, TOKENS
 
 _SPAN = struct.Struct("<4q")
+_BOUNDS = struct.Struct("<2q")
+_NEGATIVE = bytes(range(0x80, 0xFF))
 _CUTS = (CutReason.FORK, CutReason.RESTORE, CutReason.RESTART)
 _ACTION, _FENCE, _CUT = TokenKind.ACTION, TokenKind.FENCE, TokenKind.CUT
 _FAR = 1 << 62
@@ -50,6 +52,7 @@ class Line:
         "starts",
         "superseded",
         "undecodable",
+        "version",
         "versions",
     )
 
@@ -76,6 +79,8 @@ class Line:
         """Place on the main line of a commit that a Cut shortened, to how many tokens it keeps."""
         self.versions: list[tuple[int, int, int]] = []
         """(start, epoch, number) where the version of the main line's action tokens changes."""
+        self.version = b""
+        """Epoch and number, packed, of the last action token; empty when a Cut took it."""
         self.main = 0
         """Action tokens on the main line; the other counts likewise."""
         self.sibling = 0
@@ -104,6 +109,7 @@ class Line:
             taken += end - start if self.action[-1] else 0
         while self.versions and self.versions[-1][0] >= start:
             self.versions.pop()
+        self.version = b""
         self.length = start
         self.main -= taken
         return taken
@@ -199,7 +205,9 @@ class Tokens:
             else:
                 line.superseded += taken
         else:
-            self._check(line, message)
+            self.checked += 1
+            if kind is not _ACTION or not _goes_on(line, commit):
+                self._check(line, message)
             count, is_action = commit.count, kind is _ACTION
             line.starts.append(start)
             line.places.append(message.offset)
@@ -231,15 +239,15 @@ class Tokens:
         line.crcs[place] = crc
 
     def _check(self, line: Line, message: Delivered[TokenCommit]) -> None:
-        commit, findings = message.record, self._findings
-        self.checked += 1
+        commit = message.record
         fault = _fault_of(commit)
         if fault is not None:
-            findings.broken(2, fault, ids=(commit.episode_id,), at=(_place(message),))
+            self._findings.broken(2, fault, ids=(commit.episode_id,), at=(_place(message),))
         elif commit.kind is _ACTION:
             for start, _, epoch, number in _SPAN.iter_unpack(commit.spans):
                 if not line.versions or line.versions[-1][1:] != (epoch, number):
                     line.versions.append((start, epoch, number))
+            line.version = commit.spans[-16:]
         if commit.kind is TokenKind.OBSERVATION:
             self._observation(line, message)
 
@@ -280,6 +288,21 @@ def _identity(commit: TokenCommit) -> tuple[int, int, str, str, int]:
 
 def _place(message: Delivered[TokenCommit]) -> str:
     return at(TOKENS.name, message.partition, message.offset)
+
+
+def _goes_on(line: Line, commit: TokenCommit) -> bool:
+    """Whether an action is sound beyond doubt: one span, of the version before, over all its
+    tokens, and log-probs that are plainly negative; anything else is looked at in full.
+    """
+    spans, logprobs, start, count = commit.spans, commit.logprobs, commit.start, commit.count
+    return (
+        len(spans) == _SPAN.size
+        and spans[16:] == line.version
+        and len(logprobs) == 4 * count > 0
+        and _BOUNDS.unpack_from(spans) == (start, start + count)
+        # The last byte of a float32 holds sign and most of the exponent.
+        and not logprobs[3::4].translate(None, _NEGATIVE)
+    )
 
 
 def _fault_of(commit: TokenCommit) -> str | None:

@@ -61,14 +61,22 @@ def audit(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -
 
     RUN is a run's id, the start of it, or `last`.
     """
+    from consumers.settings import ConsumerSettings
     from infra.audit import audit as checks
+    from infra.audit import processes
     from infra.run.bus import Doors, find_bus
+
+    processes.look_for_cycles_rarely()
 
     async def work() -> Any:
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="audit")
+        settings = ConsumerSettings(
+            bootstrap=doors.address.bootstrap, prefix=prefix, client_id="audit"
+        )
         try:
             run_id, starts = await _start_of(doors, run)
-            return await checks.audit(doors.consumers, run_id, starts)
+            helpers = processes.helpers(settings, doors.codec, run_id, starts)
+            return await checks.audit(doors.consumers, run_id, starts, helpers=helpers)
         finally:
             await doors.close()
 

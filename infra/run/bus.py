@@ -139,7 +139,7 @@ def new_run_id(now_us: int, randomness: bytes) -> RunId:
 
 
 def counts_of(report: Any) -> dict[str, Any]:
-    """Return the audit's counts of trajectories as the summary prints them."""
+    """Return the audit's counts of trajectories and tokens as the summary prints them."""
     return {
         "issued": report.counts.get("issued", 0),
         "trained": report.counts.get("trained", 0),
@@ -147,4 +147,5 @@ def counts_of(report: Any) -> dict[str, Any]:
         "abandoned": dict(report.abandoned),
         "evaluated": report.counts.get("evaluated", 0),
         "pending": report.counts.get("pending", 0),
+        "tokens": dict(report.tokens),
     }

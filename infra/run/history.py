@@ -7,6 +7,7 @@ computed from rows, never from means.
 from __future__ import annotations
 
 import math
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from schemas.enums import (
     RefreshEventKind,
     TokenKind,
 )
+from schemas.errors import PoisonRecordError
 from schemas.packing import unpack_timing
 from schemas.ports import Delivered
 from schemas.records.episode_event import EpisodeEvent
@@ -31,6 +33,8 @@ from schemas.records.token_commit import TokenCommit
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 
+_VERSION = struct.Struct("<2q")
+"""Epoch and number, as the last span of a commit ends with them."""
 QUANTILES = (0.5, 0.95, 0.99)
 
 
@@ -125,6 +129,9 @@ class History:
     phases_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     evaluated: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     serving: dict[str, str] = field(default_factory=dict)
+    """Inference worker to the version that it last said, or showed, to serve."""
+    writers: set[str] = field(default_factory=set)
+    """Inference workers that have written to the token log: those take requests."""
     versions: int = 0
     trajectories: set[str] = field(default_factory=set)
     closed: LearnerEvent | None = None
@@ -148,15 +155,26 @@ class History:
         self.versions += 1
 
     def _token(self, record: TokenCommit, timestamp_ms: int) -> None:
+        self.writers.add(record.writer_id)
         if not record.kind.carries_tokens:
             return
         self.tokens += record.count
         if record.kind is not TokenKind.ACTION:
             return
         self.action_tokens += record.count
+        if record.writer_id not in self.serving and len(record.spans) >= _VERSION.size:
+            # Nobody says Serving of the version that a worker starts with; its tokens name it.
+            epoch, number = _VERSION.unpack(record.spans[-_VERSION.size :])
+            self.serving[record.writer_id] = f"{epoch}/{number}"
         self.commit_ms.append(max(0.0, timestamp_ms - record.at_us / 1e3))
-        timing = unpack_timing(record.timing)
-        if record.finish_reason != "none" and timing.first_token_us:
+        if record.finish_reason == "none":
+            return
+        try:
+            timing = unpack_timing(record.timing)
+        except PoisonRecordError:
+            # It counts in the log; only its times are not known.
+            return
+        if timing.first_token_us:
             self.ttft_ms.append((timing.first_token_us - timing.requested_us) / 1e3)
 
     def _episode(self, record: EpisodeEvent, _: int) -> None:

@@ -113,7 +113,7 @@ def what_it_waits_for(history: History, *, alive: set[str], batch: int) -> str:
         return "the learner to start"
     if not history.versions:
         return "the starting weights to be published"
-    if not history.serving:
+    if not history.serving and not history.writers:
         return "an inference worker to serve"
     if not history.issued:
         return "the scheduler to issue work"
