@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from schemas.errors import Boundary, InvariantError, RejectedError, TransientError
 from schemas.ids import RunId
 from schemas.ports import Delivered
 from stream_jobs.core.sink_batches import Place
-from stream_jobs.core.sink_columns import Kind, Table
+from stream_jobs.core.sink_columns import Kind, Table, Values
 from stream_jobs.core.sink_ranges import Range, Stored, Written
 from stream_jobs.core.sink_rollups import (
     Rollup,
@@ -285,9 +286,7 @@ class Store:
 
     def _insert(self, table: Table, messages: Sequence[Delivered[Any]], token: str) -> int:
         values = table.rows(messages)
-        data = pa.table(
-            {c.name: pa.array(values[c.name], type=_ARROW[c.kind]) for c in table.columns}
-        )
+        data = pa.table({c.name: _arrow(values[c.name], c.kind) for c in table.columns})
         if data.num_rows:
             settings = {**_INSERT, "insert_deduplication_token": _quoted(token)}
             self._engine.insert(table.name, data, settings)
@@ -374,6 +373,13 @@ class Store:
                 message, boundary=Boundary.STORE,
                 hint=f"ClickHouse error {engine_code(message)}: tables and program disagree",
             ) from error  # fmt: skip
+
+
+def _arrow(values: Values, kind: Kind) -> pa.Array:
+    if isinstance(values, np.ndarray):
+        # int64 and times are the same bytes.
+        return pa.array(values).view(_ARROW[kind])
+    return pa.array(values, type=_ARROW[kind])
 
 
 def _quoted(text: str) -> str:

@@ -22,7 +22,7 @@ from schemas.errors import TransientError
 from schemas.ports import Context, Delivered, Poisoned
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Place
-from stream_jobs.core.sink_columns import instant
+from stream_jobs.core.sink_columns import instants
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
@@ -125,7 +125,7 @@ class Writer:
         await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
         for place, (part, messages) in full.items():
             if self._stale is not None and messages:
-                minutes = minutes_of(instant(message.timestamp_ms) for message in messages)
+                minutes = minutes_of(instants([one.timestamp_ms for one in messages]))
             for table in TABLES[place[0]]:
                 name = token(*place, part)
                 if self._stale is not None and messages:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
 
 from schemas.ports import Delivered
 
@@ -35,21 +38,34 @@ class Kind(StrEnum):
     OFFSET = "UInt64"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one row is made of: a delivered record, and for child tables one of its parts."""
+@dataclass(slots=True)
+class Rows:
+    """The rows of one table from the records of one batch, side by side in log order."""
 
-    message: Delivered[Any]
-    part: Any
+    messages: Sequence[Delivered[Any]]
+    """The delivered record of each row."""
+    parts: Sequence[Any]
+    """What each row is: the record itself, or for child tables one of its parts."""
+    shared: dict[str, Any]
+    """What several columns are taken from, by the name of who worked it out."""
+
+
+Values = Sequence[Any] | NDArray[Any]
+"""The values of one column, one a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: its name, its type, and where its value comes from."""
+    """One column: its name, its type, and where its values come from."""
 
     name: str
     kind: Kind
-    value: Callable[[Part], Any]
+    field: str = ""
+    """Field of the part that it is; empty when it is computed."""
+    turn: Callable[[Sequence[Any]], Values] | None = None
+    """Makes values of the field's."""
+    values: Callable[[Rows], Values] | None = None
+    """Computes the values; set when `field` is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +76,38 @@ class Table:
     columns: tuple[Column, ...]
     order: tuple[str, ...]
     """Sorting key."""
-    parts: Callable[[Any], Sequence[Any]] = lambda record: (record,)
-    """Of a record; the record itself, or those of its parts that are rows here."""
+    parts: Callable[[Any], Sequence[Any]] | None = None
+    """Those parts of a record that are rows here; None when the record itself is one."""
+    fields: Callable[[Any], tuple[Any, ...]] = field(init=False)
+    """Reads all fields of a part that are columns at once."""
 
-    def rows(self, messages: Sequence[Delivered[Any]]) -> dict[str, list[Any]]:
+    def __post_init__(self) -> None:
+        names = [column.field for column in self.columns if column.field]
+        # With one name alone it would answer the bare value.
+        assert len(names) > 1, self.name
+        object.__setattr__(self, "fields", attrgetter(*names))
+
+    def rows(self, messages: Sequence[Delivered[Any]]) -> dict[str, Values]:
         """Return the values by column for the records of one batch, in log order."""
-        rows = [
-            Part(message=message, part=part)
-            for message in messages
-            for part in self.parts(message.record)
-        ]
-        return {column.name: [column.value(row) for row in rows] for column in self.columns}
+        rows = self._rows(messages)
+        if not rows.parts:
+            return {column.name: () for column in self.columns}
+        read = iter(zip(*map(self.fields, rows.parts), strict=True))
+        found: dict[str, Values] = {}
+        for column in self.columns:
+            if column.field:
+                values = next(read)
+                found[column.name] = values if column.turn is None else column.turn(values)
+            else:
+                assert column.values is not None
+                found[column.name] = column.values(rows)
+        return found
+
+    def _rows(self, messages: Sequence[Delivered[Any]]) -> Rows:
+        if self.parts is None:
+            return Rows(messages, [message.record for message in messages], {})
+        pairs = [(message, part) for message in messages for part in self.parts(message.record)]
+        return Rows([one for one, _ in pairs], [part for _, part in pairs], {})
 
 
 TIMES: Mapping[str, str] = {
@@ -97,12 +134,35 @@ WORDS = frozenset(
 )  # fmt: skip
 """Texts of which a run has few."""
 
+
+def _of_message(name: str, turn: Callable[[Sequence[Any]], Values] | None = None) -> Any:
+    read = attrgetter(name)
+
+    def values(rows: Rows) -> Values:
+        found = list(map(read, rows.messages))
+        return found if turn is None else turn(found)
+
+    return values
+
+
+def instants(at_ms: Sequence[int]) -> NDArray[np.int64]:
+    """Return broker times within what the tables can hold. Unit: ms."""
+    return np.clip(np.array(at_ms, np.int64), 0, _LATEST_US // 1000)
+
+
+def moments(at_us: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return writers' times within what the tables can hold, so that a wild clock costs no row.
+    Unit: us.
+    """
+    return np.clip(np.array(at_us, np.int64), 0, _LATEST_US)
+
+
 PLACE: tuple[Column, ...] = (
-    Column(name="run_id", kind=Kind.WORD, value=lambda row: row.message.record.run_id),
-    Column(name="ts", kind=Kind.TIME_MS, value=lambda row: instant(row.message.timestamp_ms)),
-    Column(name="src_topic", kind=Kind.WORD, value=lambda row: row.message.topic),
-    Column(name="src_partition", kind=Kind.PARTITION, value=lambda row: row.message.partition),
-    Column(name="src_offset", kind=Kind.OFFSET, value=lambda row: row.message.offset),
+    Column(name="run_id", kind=Kind.WORD, values=_of_message("record.run_id")),
+    Column(name="ts", kind=Kind.TIME_MS, values=_of_message("timestamp_ms", instants)),
+    Column(name="src_topic", kind=Kind.WORD, values=_of_message("topic")),
+    Column(name="src_partition", kind=Kind.PARTITION, values=_of_message("partition")),
+    Column(name="src_offset", kind=Kind.OFFSET, values=_of_message("offset")),
 )
 """What every row carries: run, broker time, and its place in the log."""
 
@@ -132,44 +192,40 @@ def columns_of(
     """
     hints = get_type_hints(record)
     found: list[Column] = []
-    for field in dataclasses.fields(record):
-        kind = kind_of(hints[field.name])
-        if kind is None or field.name in without or field.name == "run_id":
+    for one in dataclasses.fields(record):
+        kind = kind_of(hints[one.name])
+        if kind is None or one.name in without or one.name == "run_id":
             continue
-        found.append(_column(field.name, kind, prefix))
+        found.append(_column(one.name, kind, prefix))
     return tuple(found)
 
 
-def instant(at_ms: int) -> int:
-    """Return a broker's time within what the tables can hold. Unit: ms."""
-    return min(max(at_ms, 0), _LATEST_US // 1000)
-
-
-def moment(at_us: int) -> int:
-    """Return a writer's time within what the tables can hold, so that a wild clock costs no row.
-    Unit: us.
-    """
-    return min(max(at_us, 0), _LATEST_US)
-
-
 def _column(name: str, kind: Kind, prefix: str) -> Column:
-    read = attrgetter(f"part.{name}")
     if name in TIMES:
-        return Column(
-            name=prefix + TIMES[name], kind=Kind.TIME_US, value=lambda row: moment(read(row))
-        )
+        return Column(name=prefix + TIMES[name], kind=Kind.TIME_US, field=name, turn=moments)
     if kind is Kind.TEXT and name in WORDS:
-        return Column(name=prefix + name, kind=Kind.WORD, value=read)
+        return Column(name=prefix + name, kind=Kind.WORD, field=name)
     if kind in (Kind.WORDS, Kind.COUNTS, Kind.NUMBERS):
-        return Column(name=prefix + name, kind=kind, value=lambda row: list(read(row).items()))
-    return Column(name=prefix + name, kind=kind, value=read)
+        return Column(name=prefix + name, kind=kind, field=name, turn=_entries)
+    return Column(name=prefix + name, kind=kind, field=name)
+
+
+def _entries(maps: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, Any]]]:
+    return [list(one.items()) for one in maps]
 
 
 def of_record(name: str, kind: Kind, value: Callable[[Any], Any]) -> Column:
     """Return a column computed from the whole record."""
-    return Column(name=name, kind=kind, value=lambda row: value(row.message.record))
+    return Column(
+        name=name, kind=kind, values=lambda rows: [value(one.record) for one in rows.messages]
+    )
 
 
 def of_part(name: str, kind: Kind, value: Callable[[Any], Any]) -> Column:
     """Return a column computed from the part of the record that is the row."""
-    return Column(name=name, kind=kind, value=lambda row: value(row.part))
+    return Column(name=name, kind=kind, values=lambda rows: list(map(value, rows.parts)))
+
+
+def of_parts(name: str, kind: Kind, values: Callable[[Rows], Values]) -> Column:
+    """Return a column computed from all rows at once."""
+    return Column(name=name, kind=kind, values=values)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 MINUTE_S = 60
 MINUTES_MAX = 500
 """Minutes that one statement makes, at most."""
@@ -59,9 +62,9 @@ class Stale:
         return found
 
 
-def minutes_of(times_ms: Iterable[int]) -> set[int]:
+def minutes_of(times_ms: NDArray[np.int64]) -> set[int]:
     """Return the minutes, as seconds since 1970, that these broker times lie in. Unit: ms."""
-    return {at_ms // 60_000 * MINUTE_S for at_ms in times_ms}
+    return {int(minute) * MINUTE_S for minute in np.unique(times_ms // 60_000)}
 
 
 def portions(minutes: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -7,61 +7,87 @@ columns, which a test compares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas import topics
-from schemas.errors import PoisonRecordError
-from schemas.ids import Version
-from schemas.packing import Timing, unpack_spans, unpack_timing
 from schemas.records.parts import MemberDecision, SkippedMember, TrainedMember
 from schemas.records.token_commit import TokenCommit
 from stream_jobs.core.sink_columns import (
     PLACE,
     Column,
     Kind,
+    Rows,
     Table,
     columns_of,
-    moment,
+    moments,
     of_part,
+    of_parts,
     of_record,
 )
 
-_NO_TIMING = Timing(
-    requested_us=0, first_token_us=0, last_token_us=0, prefilled_tokens=0, reused_tokens=0
-)
+_TIMES = ("requested_us", "first_token_us", "last_token_us", "prefilled_tokens", "reused_tokens")
+_SPAN = ("start", "end", "epoch", "number")
 
 
-def timing_of(commit: TokenCommit) -> Timing:
-    """Return the times of an Action commit, zeros where it carries none or damaged ones."""
-    try:
-        return unpack_timing(commit.timing) if commit.timing else _NO_TIMING
-    except PoisonRecordError:
-        return _NO_TIMING
+def _packed(blobs: Sequence[bytes], fields: Sequence[str], *, times: int) -> NDArray[np.int64]:
+    """Return int64 [rows, fields] of the first values that each blob packs; -1 where one is no
+    whole number of quadruples or quintuples.
+
+    times: how often the fields may stand in one blob; 0 is any number of times.
+    """
+    size = 8 * len(fields)
+    whole = [
+        blob[:size] if blob and (len(blob) == times * size if times else len(blob) % size == 0)
+        else b"\xff" * size
+        for blob in blobs
+    ]  # fmt: skip
+    return np.frombuffer(b"".join(whole), "<i8").reshape(len(blobs), len(fields))
 
 
-def version_of(commit: TokenCommit) -> Version | None:
-    """Return the oldest version of an Action commit; None where it names none that can be read."""
-    try:
-        spans = unpack_spans(commit.spans)
-    except PoisonRecordError:
-        return None
-    return spans[0].version if spans else None
+def timings(commits: Sequence[TokenCommit]) -> NDArray[np.int64]:
+    """Return int64 [commits, 5] of the times of Action commits, zeros where one carries none or
+    damaged ones.
+    """
+    found = _packed([one.timing for one in commits], _TIMES, times=1)
+    return np.where(np.all(found == -1, axis=1, keepdims=True), 0, found)
 
 
-def _epoch(commit: TokenCommit) -> int:
-    version = version_of(commit)
-    return -1 if version is None else version.epoch
+def versions(commits: Sequence[TokenCommit]) -> NDArray[np.int64]:
+    """Return int64 [commits, 2] of epoch and number of each commit's oldest version; -1 where it
+    names none that can be read.
+    """
+    found = _packed([one.spans for one in commits], _SPAN, times=0)[:, 2:]
+    return np.where(np.any(found < 0, axis=1, keepdims=True), -1, found)
 
 
-def _number(commit: TokenCommit) -> int:
-    version = version_of(commit)
-    return -1 if version is None else version.number
+def _shared(
+    rows: Rows, name: str, make: Callable[[Sequence[Any]], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    if name not in rows.shared:
+        rows.shared[name] = make(rows.parts)
+    found: NDArray[np.int64] = rows.shared[name]
+    return found
 
 
-def _moment(name: str) -> Column:
-    return of_part(
-        f"{name}_at", Kind.TIME_US, lambda commit: moment(getattr(timing_of(commit), f"{name}_us"))
+def _version(name: str, at: int) -> Column:
+    return of_parts(
+        name, Kind.INTEGER, lambda rows: _shared(rows, "versions", versions)[:, at].copy()
+    )
+
+
+def _moment(name: str, at: int) -> Column:
+    return of_parts(
+        f"{name}_at", Kind.TIME_US, lambda rows: moments(_shared(rows, "timings", timings)[:, at])
+    )
+
+
+def _count(name: str, at: int) -> Column:
+    return of_parts(
+        name, Kind.INTEGER, lambda rows: _shared(rows, "timings", timings)[:, at].copy()
     )
 
 
@@ -90,13 +116,13 @@ def _table(
 _COMMITS = _table(
     "token_commits",
     topics.TOKENS,
-    of_part("epoch", Kind.INTEGER, _epoch),
-    of_part("number", Kind.INTEGER, _number),
-    _moment("requested"),
-    _moment("first_token"),
-    _moment("last_token"),
-    of_part("prefilled_tokens", Kind.INTEGER, lambda commit: timing_of(commit).prefilled_tokens),
-    of_part("reused_tokens", Kind.INTEGER, lambda commit: timing_of(commit).reused_tokens),
+    _version("epoch", 0),
+    _version("number", 1),
+    _moment("requested", 0),
+    _moment("first_token", 1),
+    _moment("last_token", 2),
+    _count("prefilled_tokens", 3),
+    _count("reused_tokens", 4),
     without=("digests",),
     order=("episode_id",),
 )
@@ -141,7 +167,7 @@ _POINTS = Table(
     name="metric_points",
     columns=(
         *PLACE,
-        of_part("name", Kind.WORD, lambda point: point.name),
+        Column(name="name", kind=Kind.WORD, field="name"),
         *(c for c in columns_of(topics.METRICS.record) if c.name != "name"),
     ),
     order=("run_id", "name", "ts"),

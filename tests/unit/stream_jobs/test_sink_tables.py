@@ -11,11 +11,11 @@ import pytest
 
 from schemas import topics
 from schemas.ids import Version
-from schemas.packing import Span, Timing, pack_spans, pack_timing
+from schemas.packing import Span, Timing, pack_ids, pack_spans, pack_timing
 from schemas.ports import Delivered
-from stream_jobs.core.sink_columns import Kind
+from stream_jobs.core.sink_columns import Kind, instants, moments
 from stream_jobs.core.sink_statements import parse_migrations
-from stream_jobs.core.sink_tables import TABLES, TOPICS, version_of
+from stream_jobs.core.sink_tables import TABLES, TOPICS, timings, versions
 from tests.support.random_records import RecordBuilder
 from tests.support.records import commit
 
@@ -71,13 +71,14 @@ def test_any_record_becomes_one_row_of_the_first_table_and_one_per_part_of_the_o
         first, *others = TABLES[topic.name]
         rows = first.rows([delivered(topic, record), delivered(topic, record, offset=6)])
         assert {len(values) for values in rows.values()} == {2}
-        assert rows["src_offset"] == [5, 6]
-        assert rows["run_id"] == [record.run_id] * 2
+        assert list(rows["src_offset"]) == [5, 6]
+        assert list(rows["run_id"]) == [record.run_id] * 2
         for column in first.columns:
             if column.kind is Kind.TIME_US:
                 assert all(0 <= value <= 4_102_444_800_000_000 for value in rows[column.name])
         for table in others:
             part_rows = table.rows([delivered(topic, record)])
+            assert table.parts is not None
             assert {len(values) for values in part_rows.values()} == {len(table.parts(record))}
 
 
@@ -101,5 +102,26 @@ def test_damaged_packed_fields_cost_no_row() -> None:
     record = replace(commit(3), timing=b"short", spans=b"\xff" * 32)
     (table,) = TABLES[topics.TOKENS.name]
     rows = table.rows([delivered(topics.TOKENS, record)])
-    assert (rows["epoch"], rows["requested_at"]) == ([-1], [0])
-    assert version_of(replace(commit(3), spans=pack_spans([]))) is None
+    assert (*rows["epoch"], *rows["requested_at"]) == (-1, 0)
+
+
+def test_the_packed_fields_of_a_batch_are_read_as_one_by_one() -> None:
+    timing = Timing(
+        requested_us=11, first_token_us=12, last_token_us=13, prefilled_tokens=14, reused_tokens=15
+    )
+    commits = [
+        replace(commit(0), timing=pack_timing(timing)),
+        replace(commit(1), timing=b"", spans=pack_spans([])),
+        replace(commit(2), timing=pack_timing(timing) + b"x", spans=b"y"),
+        replace(
+            commit(3), spans=pack_spans([Span(0, 4, Version(3, 9)), Span(4, 6, Version(4, 1))])
+        ),
+        replace(commit(4), spans=pack_ids([1, 2, 3, 4, 5, 6, 7, -8])),
+    ]
+    assert timings(commits).tolist() == [[11, 12, 13, 14, 15]] + [[0] * 5] * 4
+    assert versions(commits).tolist() == [[-1, -1], [-1, -1], [-1, -1], [3, 9], [-1, -1]]
+
+
+def test_moments_of_wild_clocks_are_brought_within_what_the_tables_hold() -> None:
+    assert moments([-(2**63), -1, 5, 2**63 - 1]).tolist() == [0, 0, 5, 4_102_444_800_000_000]
+    assert instants([-1, 7, 2**62]).tolist() == [0, 7, 4_102_444_800_000]
