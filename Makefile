@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 # By its own name and not by the checkout's link, which would be part of what DeepSpeed compiles.
 VENV = $(realpath .venv)/bin
+# Where it is set, every one of a run's processes would compile all of Sluice at its start.
+unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := schemas producers consumers environments inference verifier stream_jobs learner infra
 # mypy refuses a folder that holds no Python.
 CHECKED := $(foreach folder,$(PACKAGES) tests benchmarks examples,\

@@ -61,6 +61,11 @@ class Places:
         return self.venv / ".sluice-complete"
 
     @property
+    def bytecode_stamp(self) -> Path:
+        """Says that the environment's modules are compiled."""
+        return self.venv / ".sluice-bytecode"
+
+    @property
     def uv_cache(self) -> Path:
         """Downloaded and built wheels."""
         return self.home / "uv"
