@@ -5,12 +5,12 @@ Invariants: every call has a deadline; errors of the client library leave as our
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, BusUnreachableError, SettingsError, TransientError
@@ -202,6 +202,57 @@ def topic_ids(
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise _unreachable(bootstrap, error) from error
     return ids
+
+
+def log_starts(
+    bootstrap: str, *, prefix: str, topics: Collection[Topic[Any]]
+) -> dict[tuple[str, int], int]:
+    """Return the lowest offset that stands in each partition, by logical topic name."""
+    admin = admin_client(bootstrap)
+    _listed(admin, bootstrap, LIST_S)
+    there = admin.list_topics(timeout=LIST_S).topics
+    names = {topic.full(prefix): topic.name for topic in topics if topic.full(prefix) in there}
+    asked = {
+        TopicPartition(full, partition): OffsetSpec.earliest()
+        for full in names
+        for partition in there[full].partitions
+    }
+    found: dict[tuple[str, int], int] = {}
+    for place, future in admin.list_offsets(asked, request_timeout=LIST_S).items():
+        try:
+            found[names[place.topic], place.partition] = future.result(timeout=2 * LIST_S).offset
+        except KafkaException as error:
+            raise _unreachable(bootstrap, error) from error
+    return found
+
+
+def delete_below(
+    bootstrap: str, *, prefix: str, floors: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Delete the records below an offset of each partition; return the lowest that stands then.
+
+    Raises SettingsError when a broker refuses one, having tried all.
+    """
+    admin = admin_client(bootstrap)
+    names = {f"{prefix}.{topic}": topic for topic, _ in floors}
+    asked = [TopicPartition(f"{prefix}.{t}", p, offset) for (t, p), offset in floors.items()]
+    lows: dict[tuple[str, int], int] = {}
+    refused: list[str] = []
+    answers = admin.delete_records(asked, request_timeout=LIST_S, operation_timeout=CREATE_S)
+    for place, future in answers.items():
+        try:
+            lows[names[place.topic], place.partition] = future.result(
+                timeout=2 * CREATE_S
+            ).low_watermark
+        except KafkaException as error:
+            refused.append(f"{place.topic}/{place.partition}: {error.args[0].str()}")
+    if refused:
+        raise SettingsError(
+            f"records were not deleted: {'; '.join(refused)}",
+            boundary=Boundary.BUS,
+            hint="may this principal delete records, and does each partition have a leader?",
+        )
+    return lows
 
 
 def _differences(

@@ -1,4 +1,4 @@
-"""`sluice topics list | describe | create | contract` and `sluice tail`."""
+"""`sluice topics list | describe | create | contract | trim` and `sluice tail`."""
 
 from __future__ import annotations
 
@@ -131,6 +131,60 @@ def contract(out: Path | None, prefix: str) -> None:
     else:
         out.write_text(text + "\n")
         click.echo(f"wrote {out}", err=True)
+
+
+@topics.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@with_bus
+@json_option
+def trim(dry_run: bool, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+    """Delete tokens, tool events and payloads that nobody needs any more.
+
+    Kept is what a recorded audit has not seen, what belongs to an episode that is not sealed, and
+    what the learner may have to consume again. Refused when no run has a recorded audit.
+    """
+    from infra import topic_admin
+    from infra.run.bus import Doors, find_bus
+    from infra.trim import TRIMMED, facts_of
+
+    address = find_bus(bootstrap, registry, prefix=prefix)
+
+    async def read() -> Any:
+        doors = Doors(address, client="trim")
+        try:
+            return await facts_of(doors.consumers, doors.clock)
+        finally:
+            await doors.close()
+
+    holds = asyncio.run(read()).holds()
+    lows = topic_admin.log_starts(address.bootstrap, prefix=prefix, topics=TRIMMED)
+    floors = {
+        place: hold.offset
+        for place, hold in holds.items()
+        if hold.offset > lows.get(place, hold.offset)
+    }
+    if floors and not dry_run:
+        topic_admin.delete_below(address.bootstrap, prefix=prefix, floors=floors)
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "start": lows[topic, partition],
+            "floor": hold.offset,
+            "records": max(0, hold.offset - lows[topic, partition]),
+            "held_by": hold.run,
+            "why": hold.why,
+        }
+        for (topic, partition), hold in sorted(holds.items())
+        if (topic, partition) in lows
+    ]
+    if as_json:
+        show_json({"dry_run": dry_run, "partitions": rows})
+        return
+    names = ("topic", "partition", "start", "floor", "records", "held_by", "why")
+    show_table(names, [tuple(row[name] for name in names) for row in rows])
+    total = sum(row["records"] for row in rows)
+    click.echo(f"{total} records {'would be' if dry_run else 'were'} deleted", err=True)
 
 
 def _fits(message: Message, *, run: str, episode: str, kind: str) -> bool:
