@@ -7,12 +7,15 @@ interface (docs/audit.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from infra.audit.reading import between
 from infra.story import Commit, Moment, moment_of
+from infra.story_tokens import Standing, standings, timing_of
 from schemas.codec import Codec
 from schemas.enums import GateOutcome, TokenKind
 from schemas.errors import PoisonRecordError, SettingsError
@@ -86,6 +89,8 @@ class Story:
     step: StepRef | None = None
     """The step of the present lineage that trained it."""
     survives: bool = False
+    rolled_back: list[StepRef] = field(default_factory=list)
+    """Steps that trained it and were lost to a restore, in log order."""
     skipped: str = ""
     """Why the learner discarded it; empty when it did not."""
 
@@ -148,6 +153,8 @@ class _Teller:
         self._learner = LearnerLog()
         self._members: dict[tuple[int, int], TrainedMember] = {}
         """By (epoch, number) of the step."""
+        self._trained_by: list[tuple[StepRef, Moment]] = []
+        """Steps that counted when they were written, and their moments."""
         self._verdicts: list[tuple[VerifierResult, Moment]] = []
 
     def take(self, topic: Topic[Any], message: Delivered[Any]) -> None:
@@ -189,11 +196,17 @@ class _Teller:
         counts = self._learner.take(message.offset, message.timestamp_ms, event)
         named = {member.episode_id for member in event.trained}
         named |= {member.episode_id for member in event.skipped}
-        if self._story.episode_id in named:
-            self._tell(LEARNER_STEPS, message, counts)
+        if self._story.episode_id not in named:
+            return
+        moment = self._tell(LEARNER_STEPS, message, counts)
         for member in event.trained:
             if member.episode_id == self._story.episode_id:
                 self._members[event.epoch, event.number] = member
+                ref = StepRef(
+                    epoch=event.epoch, number=event.number, ordinal=event.ordinal,
+                    offset=message.offset,
+                )  # fmt: skip
+                self._trained_by += [(ref, moment)] if counts else []
 
     def finish(self) -> None:
         """Judge what needs the end of the story to be known."""
@@ -214,6 +227,11 @@ class _Teller:
         if story.step is not None:
             story.survives = self._learner.survives(story.step)
             story.trained = self._members.get((story.step.epoch, story.step.number))
+        kept = (story.step.epoch, story.step.number) if story.step else None
+        for ref, moment in self._trained_by:
+            if (ref.epoch, ref.number) != kept:
+                story.rolled_back.append(ref)
+                moment.counts, moment.what = False, f"{moment.what.strip()}, rolled back"
         skipped = self._learner.skipped.get(story.episode_id)
         story.skipped = skipped.reason.value if skipped else ""
         story.moments.sort(key=lambda moment: moment.timestamp_ms)
@@ -255,6 +273,7 @@ class _Teller:
 def to_json(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None) -> dict[str, Any]:
     """Return the story as plain data. texts: per WAL offset the text of each token, when known."""
     life, wal = story.life, story.wal
+    stands = standings(story.commits)
     return {
         "run_id": story.run_id,
         "episode_id": story.episode_id,
@@ -272,7 +291,7 @@ def to_json(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None)
             "undecodable": wal.undecodable_tokens,
             "accepted_action": wal.accepted_action_tokens,
         },
-        "commits": [commit.to_json((texts or {}).get(commit.offset)) for commit in story.commits],
+        "commits": [_commit(commit, stands, texts or {}) for commit in story.commits],
         "main_line": [
             {"offset": piece.offset, "start": piece.start, "count": piece.count}
             for piece in wal.pieces
@@ -301,9 +320,24 @@ def to_json(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None)
             "ordinal": story.step.ordinal,
             "survives": story.survives,
         },
+        "rolled_back": [
+            {"version": f"{ref.epoch}/{ref.number}", "ordinal": ref.ordinal, "offset": ref.offset}
+            for ref in story.rolled_back
+        ],
         "skipped": story.skipped or None,
         "timeline": [moment.to_json() for moment in story.moments],
     }
+
+
+def _commit(
+    commit: Commit,
+    stands: Mapping[int, Sequence[Standing]],
+    texts: Mapping[int, tuple[str, ...]],
+) -> dict[str, Any]:
+    tree = commit.to_json(texts.get(commit.offset))
+    tree["stands"] = [one.value for one in stands[commit.offset]]
+    tree["timing"] = timing_of(commit)
+    return tree
 
 
 def _decision(story: Story) -> dict[str, Any] | None:
@@ -330,8 +364,21 @@ def _plain(record: Any) -> dict[str, Any] | None:
     return {key: value.hex() if isinstance(value, bytes) else value for key, value in data.items()}
 
 
-def show(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None) -> None:
-    """Print the story for people."""
+def model_of(settings: str) -> Path | None:
+    """Return the model folder that a run's settings name, when it lies on this machine with a
+    tokenizer.
+    """
+    try:
+        folder = Path(json.loads(settings)["inference"]["model_path"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return folder if (folder / "tokenizer_config.json").is_file() else None
+
+
+def show(
+    story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None, each_token: bool = False
+) -> None:
+    """Print the story for people; with `each_token` a row for every token."""
     from infra.story_view import print_story
 
-    print_story(story, texts or {})
+    print_story(story, texts or {}, each_token=each_token)

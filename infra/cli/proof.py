@@ -20,8 +20,14 @@ _READ_MS = 60_000
 
 
 async def _start_of(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, int]]]:
-    """Return id and start offsets of a run from its Start record; raise SettingsError when none or
-    several fit.
+    """Return id and start offsets of a run; see `_start_record`."""
+    run_id, starts, _ = await _start_record(doors, run)
+    return run_id, starts
+
+
+async def _start_record(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, int]], str]:
+    """Return id, start offsets and settings of a run from its Start record; raise SettingsError
+    when none or several fit.
     """
     ends = dict(await doors.consumers.ends(CONTROL))
     reader = doors.consumers.reader({CONTROL: dict.fromkeys(ends, 0)})
@@ -49,7 +55,7 @@ async def _start_of(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, in
     found: dict[str, dict[int, int]] = {}
     for end in starts[fits[0]].ends:
         found.setdefault(end.topic, {})[end.partition] = end.offset
-    return fits[0], found
+    return fits[0], found, starts[fits[0]].settings
 
 
 @click.command()
@@ -93,13 +99,15 @@ def audit(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, exists=True),
-    help="Folder of the tokenizer, to show text.",
+    help="Folder of the tokenizer, to show text; the run's own model when it lies here.",
 )
+@click.option("--tokens", "each_token", is_flag=True, help="Also print a row for every token.")
 @with_bus
 @json_option
 def replay(
-    episode: str, tokenizer: Path | None, bootstrap: str, registry: str, prefix: str, as_json: bool
-) -> None:
+    episode: str, tokenizer: Path | None, each_token: bool, bootstrap: str, registry: str,
+    prefix: str, as_json: bool,
+) -> None:  # fmt: skip
     """Tell the whole story of one episode: tokens, tools, attempts, verdict, gate, and the step
     that trained it.
     """
@@ -116,14 +124,15 @@ def replay(
     async def work() -> Any:
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="replay")
         try:
-            run_id, starts = await _start_of(doors, run)
-            return await stories.replay(
+            run_id, starts, settings = await _start_record(doors, run)
+            story = await stories.replay(
                 doors.consumers, run_id, EpisodeId(episode), starts, codec=doors.codec
             )
+            return story, tokenizer or stories.model_of(settings)
         finally:
             await doors.close()
 
-    story = asyncio.run(work())
+    story, tokenizer = asyncio.run(work())
     texts = None
     if tokenizer is not None:
         from infra.replay_text import token_texts
@@ -132,7 +141,7 @@ def replay(
     if as_json:
         show_json(stories.to_json(story, texts=texts))
     else:
-        stories.show(story, texts=texts)
+        stories.show(story, texts=texts, each_token=each_token)
 
 
 @click.group()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -24,7 +25,7 @@ _COLOURS = ("#3f7fd9", "#d9822b", "#2f9e6e", "#b05cc6", "#c9504a", "#7a8a99", "#
 _ROW_IN = 0.27
 _SMALLEST_MS = 1e-3
 """Zero has no place on a logarithmic axis."""
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sluice",
     "font.family": "sans-serif",
@@ -37,7 +38,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.facecolor": "none",
-    "axes.prop_cycle": matplotlib.cycler(color=_COLOURS),
+    "axes.prop_cycle": cycler(color=_COLOURS),
     "axes.grid": True,
     "grid.alpha": 0.15,
     "grid.color": _INK,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from infra.replay import replay, to_json
+from infra.replay import model_of, replay, to_json
 from infra.story_view import print_story
-from schemas.enums import EpisodeEventKind, LearnerEventKind, TokenKind
+from schemas.enums import CutReason, EpisodeEventKind, LearnerEventKind, TokenKind
 from schemas.errors import SettingsError
 from schemas.ids import EpisodeId, WorkerId
 from schemas.records.episode_event import EpisodeEvent
@@ -106,6 +107,50 @@ async def test_a_step_of_a_lost_branch_did_not_train_it() -> None:
 
     story = await _story(TRAINED, change)
     assert story.step is None
+    tree = to_json(story)
+    assert tree["rolled_back"] == [{"version": "1/1", "ordinal": 1, "offset": 2}]
+    step = next(m for m in tree["timeline"] if m["kind"] == "step")
+    assert step["counts"] is False
+    assert step["what"].endswith("rolled back")
+
+
+async def test_every_token_says_where_it_stands_and_what_it_cost() -> None:
+    tree = to_json(await _story(TRAINED))
+    first, second = [c for c in tree["commits"] if c["kind"] == "action"]
+    assert first["stands"] == ["main"] * 4 + ["sibling"] * 2
+    assert second["stands"] == ["main"] * 3
+    assert first["timing"] is None
+
+
+async def test_a_restore_supersedes_what_it_takes_back() -> None:
+    def change(_: Topic[Any], record: Any) -> Any:
+        if type(record) is TokenCommit and record.kind is TokenKind.CUT:
+            return dataclasses.replace(record, cut_reason=CutReason.RESTORE)
+        return record
+
+    tree = to_json(await _story(TRAINED, change))
+    first = next(c for c in tree["commits"] if c["kind"] == "action")
+    assert first["stands"] == ["main"] * 4 + ["superseded"] * 2
+
+
+async def test_a_row_for_every_token_shows_its_log_prob_version_and_time() -> None:
+    story = await _story(TRAINED)
+    first = next(c for c in story.commits if c.record.kind is TokenKind.ACTION)
+    out = io.StringIO()
+    texts = {first.offset: ("he", "[b]", "llo", " ", "a", "b")}
+    print_story(story, texts, console=Console(file=out, width=200), each_token=True)
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.getvalue().splitlines()]
+    row = next(r for r in rows if len(r) == 11 and r[1] == "5")
+    assert row[3:8] == ["'[b]'", "-0.5000", "0/0", "action", "main"]
+
+
+def test_the_model_of_a_run_is_found_where_it_lies_here(tmp_path: Path) -> None:
+    settings = json.dumps({"inference": {"model_path": str(tmp_path)}})
+    assert model_of(settings) is None
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert model_of(settings) == tmp_path
+    assert model_of("") is None
+    assert model_of("[]") is None
 
 
 async def test_the_task_is_shown_when_its_frame_is_known() -> None:
