@@ -1,0 +1,101 @@
+"""The faults of one history as values: drawn from its seed, printed, and taken out one by one when
+a failing history is made smaller.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Ack(StrEnum):
+    """What becomes of one record that was handed to a producer."""
+
+    UNKNOWN_WRITTEN = "unknown_written"
+    """In the log; nobody is told."""
+    UNKNOWN_LOST = "unknown_lost"
+    """Not in the log; nobody is told."""
+    UNKNOWN_LATE = "unknown_late"
+    """Reported unknown, and in the log seconds later, behind whatever came meanwhile."""
+    NO_OFFSET = "no_offset"
+    """In the log; acknowledged without its offset."""
+    REJECTED = "rejected"
+    """Certainly not in the log."""
+    SLOW = "slow"
+    """In the log at once; acknowledged seconds later."""
+
+
+class Blow(StrEnum):
+    """What happens to a process."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    STOP = "stop"
+    """Asked to stop in order (SIGTERM), then started again."""
+    ZOMBIE = "zombie"
+    """Paused for long, replaced by a new process under its name, and then resumed."""
+    EXPEL = "expel"
+    """Its group session is over; it learns so at its next poll."""
+    ENGINE = "engine"
+    """Its engine dies, the process does not."""
+    CUT = "cut"
+    """Its connections are cut: what is being answered is not heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckFault:
+    """The `nth` record of the history on a topic meets a fate."""
+
+    topic: str
+    nth: int
+    fate: Ack
+
+    def __str__(self) -> str:
+        return f"record {self.nth} on {self.topic}: {self.fate}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFault:
+    """Something happens to a process."""
+
+    at_ms: int
+    who: str
+    blow: Blow
+    for_ms: int
+    """How long it is down or paused. Unit: ms."""
+
+    def __str__(self) -> str:
+        return f"{self.at_ms} ms: {self.blow} {self.who} for {self.for_ms} ms"
+
+
+Fault = AckFault | ProcessFault
+
+
+def draw(
+    chance: random.Random,
+    *,
+    topics: Mapping[str, int],
+    processes: Mapping[str, Sequence[Blow]],
+    until_ms: int,
+) -> tuple[Fault, ...]:
+    """Draw the faults of a history. topics: name to about how many records it sees; processes: name
+    to what may happen to it.
+    """
+    faults: list[Fault] = []
+    names = list(topics)
+    for _ in range(chance.choice((0, 1, 2, 3, 5))):
+        topic = chance.choice(names)
+        nth = chance.randrange(topics[topic])
+        faults.append(AckFault(topic, nth, chance.choice(list(Ack))))
+    who = list(processes)
+    for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
+        name = chance.choice(who)
+        blow = chance.choice(processes[name])
+        for_ms = chance.choice((20, 200, 1_500, 4_000, 9_000, 45_000))
+        at_ms = int(until_ms * chance.random() ** 2)
+        faults.append(
+            ProcessFault(at_ms, name, blow, min(for_ms, 12_000 if blow is Blow.KILL else for_ms))
+        )
+    return tuple(faults)
