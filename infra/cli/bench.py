@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "trajectories": "benchmarks.trajectories",
     "gateway": "benchmarks.gateway",
     "decode": "benchmarks.decode_ratio",
+    "episodes": "benchmarks.episodes",
 }
 
 
