@@ -20,11 +20,18 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from consumers.client import EndReached, Place, Read, Rebalance, message_of
 from consumers.core.classify import TOPIC_GONE, error_of, failure_of
-from consumers.core.config import FETCH_WAIT_MS, Config, admin_config, group_config, reader_config
+from consumers.core.config import (
+    FETCH_WAIT_MS,
+    JUMPING_WAIT_MS,
+    Config,
+    admin_config,
+    group_config,
+    reader_config,
+)
 from consumers.core.topic_ids import GONE, remember_id
 from consumers.group import KafkaGroupReader
 from consumers.lookup import Lookup
-from consumers.reader import KafkaLogReader
+from consumers.reader import JUMPING_POLL_S, POLL_S, KafkaLogReader
 from consumers.settings import ConsumerSettings
 from consumers.trouble import Trouble
 from schemas.codec import Codec
@@ -62,15 +69,19 @@ class KafkaConsumers:
         self._lookup = Lookup(lambda: self._open_reader(wait_ms=_LOOKUP_WAIT_MS), now_ms)
         self._rest: asyncio.TimerHandle | None = None
 
-    def reader(self, starts: Mapping[Topic[Any], Mapping[int, int]]) -> KafkaLogReader:
+    def reader(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, jumps: bool = False
+    ) -> KafkaLogReader:
         """Return a reader of given partitions from given offsets."""
         self._require_own_process()
+        wait_ms = JUMPING_WAIT_MS if jumps else FETCH_WAIT_MS
         return KafkaLogReader(
-            self._open_reader,
+            lambda: self._open_reader(wait_ms),
             {(topic.name, p): offset for topic, at in starts.items() for p, offset in at.items()},
             ends=self._bus.ends,
             settings=self._settings,
             now_ms=self._now_ms,
+            poll_s=JUMPING_POLL_S if jumps else POLL_S,
         )
 
     def group(
@@ -95,6 +106,20 @@ class KafkaConsumers:
             settings=self._settings,
         )
 
+    async def mark(self, topic: Topic[Any], *, group: str, floors: Mapping[int, Floor]) -> None:
+        """Commit floors for a group that nobody joins."""
+        self._require_own_process()
+        config = reader_config(self._settings, host=self._host, pid=self._pid)
+        config |= {"group.id": f"{self._settings.prefix}.{group}"}
+        await asyncio.to_thread(self._mark, config, topic.name, floors)
+
+    def _mark(self, config: Config, topic: str, floors: Mapping[int, Floor]) -> None:
+        client = KafkaClient(config, self._codec, self._bus)
+        try:
+            client.commit(topic, floors)
+        finally:
+            client.close()
+
     async def fetch(self, position: Position, *, deadline: Deadline) -> Message:
         """Return the record at exactly this position."""
         self._require_own_process()
@@ -117,7 +142,7 @@ class KafkaConsumers:
         """Release the lookup client; readers are closed by whoever made them."""
         await asyncio.to_thread(self._lookup.close)
 
-    def _open_reader(self, wait_ms: int = FETCH_WAIT_MS) -> KafkaClient:
+    def _open_reader(self, wait_ms: int) -> KafkaClient:
         config = reader_config(self._settings, host=self._host, pid=self._pid, wait_ms=wait_ms)
         return KafkaClient(config, self._codec, self._bus)
 

@@ -29,7 +29,9 @@ from schemas.ports import Message
 from schemas.topics import Topic
 
 _BATCH = 500
-_POLL_S = 0.02
+# How long the thread waits for a record, which ends the wait, before it looks at what it was told.
+POLL_S = 0.1
+JUMPING_POLL_S = 0.02
 _JOIN_S = 5.0
 Ends = Callable[[str, Collection[int] | None], Mapping[int, int]]
 
@@ -53,8 +55,10 @@ class KafkaLogReader:
         ends: Ends,
         settings: ConsumerSettings,
         now_ms: Callable[[], int],
+        poll_s: float = POLL_S,
     ) -> None:
         self._open_client = open_client
+        self._poll_s = poll_s
         self._ends = ends
         self._now_ms = now_ms
         self._kept_max = settings.queue_records_max
@@ -246,9 +250,9 @@ class KafkaLogReader:
                     while self._commands:
                         self._commands.popleft()(client)
                     if self._mailbox.is_full:
-                        self._mailbox.wait_for_space(_POLL_S)
+                        self._mailbox.wait_for_space(self._poll_s)
                         continue
-                    read, size = client.take(_BATCH, _POLL_S)
+                    read, size = client.take(_BATCH, self._poll_s)
                     if read:
                         self._mailbox.withdraw()
                         self._mailbox.put(read, size)

@@ -262,8 +262,14 @@ class GroupReader(Protocol):
 class Consumers(Protocol):
     """The read door of one process: makes readers."""
 
-    def reader(self, starts: Mapping[Topic[Any], Mapping[int, int]]) -> LogReader:
-        """Return a reader that reads the given partitions from the given offsets."""
+    def reader(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, jumps: bool = False
+    ) -> LogReader:
+        """Return a reader that reads the given partitions from the given offsets.
+
+        One that `jumps`, adding and removing partitions all the time, sees each change take effect
+        sooner and costs the broker more while it is idle.
+        """
         ...
 
     def group(
@@ -280,6 +286,14 @@ class Consumers(Protocol):
         `floors` is called when partitions are revoked and on close, from the polling call, and must
         answer at once from memory; the door commits what it returns before it gives the partitions
         up.
+        """
+        ...
+
+    async def mark(self, topic: Topic[Any], *, group: str, floors: Mapping[int, Floor]) -> None:
+        """Commit floors for a group that nobody joins, so that tools show how far its reader is.
+
+        Nothing reads them back: such a reader keeps its positions elsewhere. Raises TransientError
+        when it fails or somebody has joined the group.
         """
         ...
 

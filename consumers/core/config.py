@@ -9,7 +9,12 @@ from __future__ import annotations
 from consumers.settings import ConsumerSettings
 
 Config = dict[str, str | int | bool]
-FETCH_WAIT_MS = 50
+# How long the broker may hold an answer that has nothing to say; one that has something comes at
+# once. A change of what is read waits for the answer that is out: a reader that jumps asks often.
+# All others would only make ten times the requests while they are idle.
+FETCH_WAIT_MS = 500
+JUMPING_WAIT_MS = 50
+SOCKET_TIMEOUT_MS = 10_000
 
 
 def reader_config(
@@ -32,6 +37,9 @@ def reader_config(
         "fetch.queue.backoff.ms": 5,
         "isolation.level": "read_uncommitted",
         "socket.keepalive.enable": True,
+        # How long a connection may be silent under a request before another is opened: a peer that
+        # vanished without a word is noticed by nothing else. The default is 60 s.
+        "socket.timeout.ms": SOCKET_TIMEOUT_MS,
         # The library's default grows to 10 s and more: a client would sleep on after the broker is
         # back.
         "reconnect.backoff.ms": 50,
@@ -66,6 +74,7 @@ def admin_config(settings: ConsumerSettings) -> Config:
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": f"{settings.client_id}-admin",
+        "socket.timeout.ms": SOCKET_TIMEOUT_MS,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "log_level": 2,

@@ -65,8 +65,8 @@ class DeafConsumers:
         self.hears = asyncio.Event()
         self.hears.set()
 
-    def reader(self, starts: Any) -> Any:
-        made = self._inner.reader(starts)
+    def reader(self, starts: Any, *, jumps: bool = False) -> Any:
+        made = self._inner.reader(starts, jumps=jumps)
         return DeafReader(made, self.hears) if len(starts) > 1 else made
 
     def __getattr__(self, name: str) -> Any:
