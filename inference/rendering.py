@@ -11,9 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.core.messages import TOOL_CLOSE, TOOL_OPEN, Message, plain
+from inference.core.messages import Message, plain
 from inference.tokenizer import Tokenizer
 from schemas.errors import Boundary, SettingsError
+from schemas.tool_calls import TOOL_CLOSE, TOOL_OPEN
 
 _STUB: tuple[Message, ...] = (
     {"role": "system", "content": "s"},

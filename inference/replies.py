@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
-from inference.core.messages import TOOL_OPEN, Reply, read_reply
+from inference.core.messages import Reply, read_reply
 from inference.release import DurableTokens
 from inference.turn import Answer
+from schemas.tool_calls import TOOL_OPEN
 
 Json = dict[str, Any]
 

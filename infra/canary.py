@@ -16,7 +16,6 @@ from typing import Any
 
 from environments import ports, registry
 from environments.core.tool_text import read_reply as read_by_environment
-from inference.core.messages import TOOL_CLOSE, TOOL_OPEN
 from inference.core.messages import read_reply as read_by_gateway
 from inference.rendering import Renderer
 from inference.service import make_tokenizer
@@ -26,6 +25,7 @@ from learner.core.canary import TRIALS_MIN, Surroundings, Trial
 from schemas.enums import Purpose
 from schemas.ids import RunId, WorkerId, group_id, task_id
 from schemas.records.task import Task
+from schemas.tool_calls import TOOL_CLOSE, TOOL_OPEN
 from stream_jobs.settings import StreamSettings, TaskSourceSettings
 
 _EXAMPLES = {"integer": 3, "number": 0.5, "boolean": True, "array": [], "object": {}}

@@ -1,7 +1,6 @@
 """Reads tool calls and code out of a reply's plain text, and turns outputs into messages.
 
-`read_reply` reads exactly what the gateway reads, so that a turn replayed from the log's text gives
-the same calls as the turn had when it was handed out; a test compares the two.
+The gateway reads calls by the same rule, `schemas/tool_calls.py`.
 """
 
 from __future__ import annotations
@@ -11,47 +10,18 @@ import re
 from collections.abc import Sequence
 
 from environments.ports import Message, ToolCall, ToolOutput
+from schemas.tool_calls import take_apart
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FENCED = re.compile(r"```(?:python|py)\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def read_reply(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """Return content and calls of a turn's whole text.
-
-    A call stands as `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; what is tagged but
-    is no such JSON stays content. Source of the tags: the Hermes chat template.
-    """
-    content: list[str] = []
-    calls: list[ToolCall] = []
-    rest = text
-    while rest:
-        before, opened, after = rest.partition(_OPEN)
-        content.append(before)
-        if not opened:
-            break
-        body, closed, rest = after.partition(_CLOSE)
-        call = _call(body, len(calls)) if closed else None
-        if call is None:
-            content.append(opened + body + closed)
-        else:
-            calls.append(call)
-    said = "".join(content)
-    return (said.strip() if calls else said), tuple(calls)
-
-
-def _call(body: str, index: int) -> ToolCall | None:
-    try:
-        raw = json.loads(body)
-    except ValueError:
-        return None
-    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
-        return None
-    arguments = raw.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None
-    text = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=f"call_{index}", name=raw["name"], arguments=text)
+    """Return content and calls of a turn's whole text; a call's id counts the calls of the turn."""
+    content, calls = take_apart(text)
+    return content, tuple(
+        ToolCall(id=f"call_{index}", name=call.name, arguments=call.arguments)
+        for index, call in enumerate(calls)
+    )
 
 
 def code_blocks(text: str) -> tuple[str, ...]:

@@ -1,8 +1,6 @@
 """Chat messages as plain text, and a model's reply taken apart into content and tool calls.
 
-The model writes a tool call as `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. A call
-that is no such JSON stays part of the content, so that the environment can judge it as an invalid
-action.
+How a call is written stands in `schemas/tool_calls.py`.
 """
 
 from __future__ import annotations
@@ -12,18 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from schemas.tool_calls import TOOL_CLOSE, TOOL_OPEN, Call, take_apart
+
 Message: TypeAlias = Mapping[str, Any]
 """One chat message as the OpenAI API names its fields."""
-TOOL_OPEN, TOOL_CLOSE = "<tool_call>", "</tool_call>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A tool call that the model wrote."""
-
-    name: str
-    arguments: str
-    """A JSON object as text, as the OpenAI API carries it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,35 +28,8 @@ def read_reply(text: str, *, with_tools: bool) -> Reply:
     """Take a reply apart; without tools in the request all of it is content."""
     if not with_tools or TOOL_OPEN not in text:
         return Reply(content=text)
-    content: list[str] = []
-    calls: list[Call] = []
-    rest = text
-    while rest:
-        before, opened, after = rest.partition(TOOL_OPEN)
-        content.append(before)
-        if not opened:
-            break
-        body, closed, rest = after.partition(TOOL_CLOSE)
-        call = _read_call(body) if closed else None
-        if call is None:
-            content.append(opened + body + closed)
-        else:
-            calls.append(call)
-    said = "".join(content)
-    return Reply(content=said.strip() if calls else said, calls=tuple(calls))
-
-
-def _read_call(body: str) -> Call | None:
-    try:
-        raw = json.loads(body)
-    except ValueError:
-        return None
-    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
-        return None
-    arguments = raw.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None
-    return Call(name=raw["name"], arguments=json.dumps(arguments, ensure_ascii=False))
+    content, calls = take_apart(text)
+    return Reply(content=content, calls=calls)
 
 
 def write_call(name: str, arguments: Any) -> str:
