@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -18,6 +19,14 @@ T = TypeVar("T")
 _PIPED_WIDTH = 200
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+runs_option = click.option(
+    "--runs",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where run folders lie.",
+)
 bus_options = [
     click.option(
         "--bootstrap",

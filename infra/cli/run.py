@@ -12,9 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from infra.cli.output import json_option, show_json
-
-_RUNS = Path("runs")
+from infra.cli.output import json_option, runs_option, show_json
 
 
 @click.command()
@@ -24,14 +22,7 @@ _RUNS = Path("runs")
     metavar="RUN",
     help="Go on with a run: its folder, id, the start of its id, or `last`.",
 )
-@click.option(
-    "--runs",
-    "directory",
-    type=click.Path(path_type=Path),
-    default=_RUNS,
-    show_default=True,
-    help="Where run folders lie.",
-)
+@runs_option
 @click.option(
     "--set",
     "overrides",
@@ -143,14 +134,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
     metavar="RUN",
     help="The run: its folder, id, the start of its id, or `last`.",
 )
-@click.option(
-    "--runs",
-    "directory",
-    type=click.Path(path_type=Path),
-    default=_RUNS,
-    show_default=True,
-    help="Where run folders lie.",
-)
+@runs_option
 @click.option("--index", default=0, show_default=True, help="Place among the workers of this role.")
 @click.option("--supervised", is_flag=True, help="Also stop when the parent process is gone.")
 def worker(role: str, name: str, directory: Path, index: int, supervised: bool) -> None:
@@ -165,14 +149,7 @@ def worker(role: str, name: str, directory: Path, index: int, supervised: bool) 
 
 @click.command()
 @click.argument("name", metavar="RUN")
-@click.option(
-    "--runs",
-    "directory",
-    type=click.Path(path_type=Path),
-    default=_RUNS,
-    show_default=True,
-    help="Where run folders lie.",
-)
+@runs_option
 @json_option
 def report(name: str, directory: Path, as_json: bool) -> None:
     """Compute summary and report of a run again from its topics; works while it is live."""
