@@ -31,9 +31,10 @@ from stream_jobs.core.sink_rollups import Rollup, Stale
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.core.sink_tables import TOPICS
 from stream_jobs.reading import RunLog, all_starts
+from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngine
 from stream_jobs.sink_http import Endpoint
 from stream_jobs.sink_settings import SinkSettings
-from stream_jobs.sink_store import EmbeddedEngine, Engine, Limits, ServerEngine, Store
+from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer
 
 _LOG = logging.getLogger("sluice.sink")

@@ -1,20 +1,16 @@
-"""Where rows go: the embedded ClickHouse engine (chDB), or a ClickHouse server, behind one face.
+"""Where rows go: an engine on its thread, with what the sink writes to it and asks of it.
 
-Invariants: every call of the engine is made on one thread, which also opened it; a process that has
-it open never forks; inserts carry a token that names their content and wait for their end; queries
-of others run on a second handle that the engine itself holds to reading, with limits. Waits for:
-the engine, whose queries end by `max_execution_time`. Foreign errors become ours here.
+Invariants: every call of the engine is made on one thread, which also opened it; inserts carry a
+token that names their content and wait for their end. Waits for: the engine. Foreign errors become
+ours here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +20,7 @@ from schemas.ids import RunId
 from schemas.ports import Delivered
 from stream_jobs.core.sink_batches import Place
 from stream_jobs.core.sink_columns import Kind, Table, Values
-from stream_jobs.core.sink_ranges import Range, Stored, Written
+from stream_jobs.core.sink_ranges import Range, Stored, Written, claim, progress
 from stream_jobs.core.sink_rollups import (
     Rollup,
     counting,
@@ -40,6 +36,7 @@ from stream_jobs.core.sink_statements import (
     outstanding,
     passes,
 )
+from stream_jobs.sink_engines import Engine
 
 T = TypeVar("T")
 
@@ -72,172 +69,17 @@ _INSERT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one query of others may take."""
-
-    seconds_max: float
-    rows_max: int
-    memory_bytes_max: int
-
-
-class Engine(Protocol):
-    """The calls that differ between the embedded engine and a server; made on one thread."""
-
-    faults: tuple[type[Exception], ...]
-    """What its library raises."""
-
-    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None: ...
-
-    def run(self, statement: str) -> bytes:
-        """Run one of our own statements; return its answer as TabSeparated."""
-        ...
-
-    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
-        """Run a reading statement of others within the limits."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class EmbeddedEngine:
-    """chDB on a folder of its own; one process at a time."""
-
-    def __init__(self, path: Path, limits: Limits) -> None:
-        """Open or make the folder; raise RejectedError when another process holds it."""
-        import chdb
-        from chdb._exceptions import ChdbError
-
-        self.faults: tuple[type[Exception], ...] = (ChdbError, RuntimeError)
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            connect: Callable[[str], Any] = chdb.connect
-            self._handle = connect(str(path.resolve()))
-            self._reader = connect(str(path.resolve()))
-        except RuntimeError as error:
-            raise RejectedError(
-                f"the tables in {path} cannot be opened: {error}", boundary=Boundary.STORE,
-                hint="one process at a time; a sink that runs answers over HTTP instead",
-            ) from error  # fmt: skip
-        self._errors: dict[int, int] | None = None
-        """Errors that the engine had counted after the last insert; None when others may have
-        followed.
-        """
-        self._handle.query("SET max_threads = 1")
-        for name, value in {
-            "max_execution_time": limits.seconds_max,
-            "max_result_rows": limits.rows_max,
-            "result_overflow_mode": "'throw'",
-            "max_memory_usage": limits.memory_bytes_max,
-            "max_threads": 1,
-            "readonly": 1,
-        }.items():
-            self._reader.query(f"SET {name} = {value}")
-
-    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
-        """Insert and wait for the end.
-
-        chDB answers success, with all rows written, to a streamed insert that the table refused;
-        only the engine's own count of its errors tells. When that count moved, the insert is taken
-        as failed: it is repeated under its token, which costs no row twice if it did not.
-        """
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, data.schema) as writer:
-            writer.write_table(data)
-        columns = ", ".join(f"`{name}`" for name in data.column_names)
-        clause = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
-        statement = f"INSERT INTO {table} ({columns}) SETTINGS {clause}"
-        if self._errors is None:
-            self._errors = self._count_errors()
-        before, self._errors = self._errors, None
-        with self._handle.send_insert(statement, "ArrowStream") as insert:
-            insert.append(stream.getvalue())
-            insert.finish()
-        self._errors = after = self._count_errors()
-        for code, count in after.items():
-            if count != before.get(code, 0):
-                raise RuntimeError(self._told_error(code))
-
-    def _count_errors(self) -> dict[int, int]:
-        """Return how often each error of the engine happened since it was opened, by code."""
-        lines = self.run("SELECT code, value FROM system.errors WHERE value > 0").decode()
-        return {int(code): int(count) for code, count in map(str.split, lines.splitlines())}
-
-    def _told_error(self, code: int) -> str:
-        told = self.run(f"SELECT last_error_message FROM system.errors WHERE code = {code} LIMIT 1")
-        return f"Code: {code}. DB::Exception: {told.decode().strip()}"
-
-    def run(self, statement: str) -> bytes:
-        """Run one of our own statements."""
-        try:
-            answer: bytes = self._handle.query(statement, "TabSeparated").bytes() or b""
-        except self.faults:
-            self._errors = None
-            raise
-        return answer
-
-    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
-        """Run a reading statement of others."""
-        # Whatever it does wrong is counted among the engine's errors, and is no insert's.
-        self._errors = None
-        answer: bytes = (
-            self._reader.query(statement, form, params=dict(parameters) or None).bytes() or b""
-        )
-        return answer
-
-    def close(self) -> None:
-        """Release the folder."""
-        self._reader.close()
-        self._handle.close()
-
-
-class ServerEngine:
-    """A ClickHouse server; the same statements, over its own client."""
-
-    def __init__(self, url: str, limits: Limits) -> None:
-        """Connect; `url` may carry user and password."""
-        import clickhouse_connect
-        from clickhouse_connect.driver.exceptions import Error
-
-        self.faults: tuple[type[Exception], ...] = (Error, OSError)
-        self._client = clickhouse_connect.get_client(
-            dsn=url, autogenerate_session_id=False, send_receive_timeout=60, query_limit=0
-        )
-        self._limits = {
-            "max_execution_time": str(limits.seconds_max),
-            "max_result_rows": str(limits.rows_max),
-            "result_overflow_mode": "throw",
-            "max_memory_usage": str(limits.memory_bytes_max),
-            "readonly": "1",
-        }
-
-    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
-        """Insert and wait for the end."""
-        self._client.insert_arrow(table, data, settings=dict(settings))
-
-    def run(self, statement: str) -> bytes:
-        """Run one of our own statements."""
-        answer: bytes = self._client.raw_query(statement)
-        return answer
-
-    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
-        """Run a reading statement of others."""
-        answer: bytes = self._client.raw_query(
-            statement, parameters=dict(parameters), settings=self._limits, fmt=form
-        )
-        return answer
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._client.close()
-
-
 class Store:
     """The engine on its thread."""
 
     def __init__(self, engine: Engine, thread: ThreadPoolExecutor) -> None:
         self._engine = engine
         self._thread = thread
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process may reach the same tables."""
+        return self._engine.is_shared
 
     @classmethod
     async def open(cls, make: Callable[[], Engine]) -> Store:
@@ -295,7 +137,7 @@ class Store:
     async def stored(self, run_id: RunId) -> dict[Place, Stored]:
         """Return the newest range of every partition of a run."""
         rows = await self.rows(
-            "SELECT src_topic, src_partition, first, last, state FROM sink_ranges FINAL "
+            "SELECT src_topic, src_partition, first, last, state FROM sink_progress FINAL "
             f"WHERE run_id = '{_quoted(run_id)}'"
         )
         return {
@@ -315,22 +157,41 @@ class Store:
             if rows:
                 await self.run(noted(rollup, rows, rolled=rolled))
 
-    async def mark(self, run_id: RunId, ranges: Mapping[Place, Stored], *, written: int) -> None:
-        """Write the newest range of these partitions; `written` rises with every call."""
-        places = list(ranges)
+    async def mark(self, run_id: RunId, ranges: Mapping[Place, Stored]) -> None:
+        """Write the newest range of these partitions."""
+        rows = [(*_place(run_id, place, one.range), one) for place, one in ranges.items()]
+        columns = list(zip(*rows, strict=True))
         data = pa.table(
             {
-                "run_id": pa.array([run_id] * len(places), pa.string()),
-                "src_topic": pa.array([topic for topic, _ in places], pa.string()),
-                "src_partition": pa.array([number for _, number in places], pa.uint16()),
-                "first": pa.array([ranges[one].range.first for one in places], pa.int64()),
-                "last": pa.array([ranges[one].range.last for one in places], pa.int64()),
-                "state": pa.array([ranges[one].state.value for one in places], pa.string()),
-                "written": pa.array([written] * len(places), pa.int64()),
+                **{n: pa.array(c, t) for (n, t), c in zip(_PLACE, columns, strict=False)},
+                "state": pa.array([one.state.value for one in columns[5]], pa.string()),
+                "progress": pa.array([progress(one) for one in columns[5]], pa.int64()),
             }
         )
         # A row replaces the one before it, so a repeat does no harm and needs no token.
-        await self._call(lambda: self._engine.insert("sink_ranges", data, {"async_insert": "0"}))
+        await self._call(lambda: self._engine.insert("sink_progress", data, {"async_insert": "0"}))
+
+    async def agree(self, run_id: RunId, place: Place, wanted: Range, *, claimed: int) -> Range:
+        """Return the range that begins where `wanted` does, as whoever asked first chose it.
+
+        claimed: when this was asked; tells a choice that is still remembered from a later one.
+        """
+        topic, partition = place
+        columns = zip(*[_place(run_id, place, wanted)], strict=True)
+        data = pa.table(
+            {
+                **{n: pa.array(c, t) for (n, t), c in zip(_PLACE, columns, strict=True)},
+                "claimed": pa.array([claimed], pa.int64()),
+            }
+        )
+        chosen = _quoted(claim(run_id, topic, partition, wanted.first))
+        settings = {"async_insert": "0", "insert_deduplication_token": chosen}
+        await self._call(lambda: self._engine.insert("sink_borders", data, settings))
+        ((last,),) = await self.rows(
+            f"SELECT argMin(last, claimed) FROM sink_borders WHERE run_id = '{_quoted(run_id)}' "
+            f"AND src_topic = '{topic}' AND src_partition = {partition} AND first = {wanted.first}"
+        )
+        return Range(wanted.first, int(last))
 
     async def run(self, statement: str) -> bytes:
         """Run one of our own statements."""
@@ -373,6 +234,19 @@ class Store:
                 message, boundary=Boundary.STORE,
                 hint=f"ClickHouse error {engine_code(message)}: tables and program disagree",
             ) from error  # fmt: skip
+
+
+_PLACE = (
+    ("run_id", pa.string()),
+    ("src_topic", pa.string()),
+    ("src_partition", pa.uint16()),
+    ("first", pa.int64()),
+    ("last", pa.int64()),
+)
+
+
+def _place(run_id: RunId, place: Place, piece: Range) -> tuple[str, str, int, int, int]:
+    return (run_id, *place, piece.first, piece.last)
 
 
 def _arrow(values: Values, kind: Kind) -> pa.Array:

@@ -114,20 +114,41 @@ class Writer:
                     case _:
                         assert_never(piece)
         for pieces in inserts:
-            await self._insert(pieces)
+            # What follows a range that another owner cut elsewhere is read again with it.
+            again |= await self._insert({p: piece for p, piece in pieces.items() if p not in again})
         return again
 
-    async def _insert(self, pieces: Mapping[Place, tuple[Range, Messages]]) -> None:
+    async def _agree(self, place: Place, part: Range) -> Range:
+        """Return the range to insert from `part` on; another one than `part` stands as BEFORE then,
+        and is read again, since another owner has cut there.
+        """
+        if not self._store.is_shared or self._stored.get(place) == Stored(part, Written.BEFORE):
+            return part
+        claimed = self._context.clock.now_us()
+        agreed = await self._patiently(
+            partial(self._store.agree, self._context.run_id, place, part, claimed=claimed),
+            f"the border of {place[0]}/{place[1]} from {part.first}",
+        )
+        if agreed != part:
+            await self._mark({place: Stored(agreed, Written.BEFORE)})
+        return agreed
+
+    async def _insert(self, pieces: Mapping[Place, tuple[Range, Messages]]) -> dict[Place, Range]:
         # A range without rows of the run needs no note, unless one was written ahead for it.
         full = {place: piece for place, piece in pieces.items() if piece[1] or self._is_open(place)}
+        others = {}
+        for place, (part, _) in full.items():
+            if (agreed := await self._agree(place, part)) != part:
+                others[place] = agreed
+        full = {place: piece for place, piece in full.items() if place not in others}
         if not full:
-            return
+            return others
         await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
         for place, (part, messages) in full.items():
             if self._stale is not None and messages:
                 minutes = minutes_of(instants([one.timestamp_ms for one in messages]))
             for table in TABLES[place[0]]:
-                name = token(*place, part)
+                name = token(self._context.run_id, *place, part)
                 if self._stale is not None and messages:
                     self._stale.note(table.name, minutes)
                 self.rows += await self._patiently(
@@ -135,6 +156,7 @@ class Writer:
                     f"the insert of {name} into {table.name}",
                 )
         await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
+        return others
 
     async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
         """Make these minutes of a rollup anew, as patiently as rows are inserted."""
@@ -149,10 +171,8 @@ class Writer:
         return stored is not None and stored.state is Written.BEFORE
 
     async def _mark(self, ranges: Mapping[Place, Stored]) -> None:
-        written = self._context.clock.now_us()
         await self._patiently(
-            lambda: self._store.mark(self._context.run_id, ranges, written=written),
-            "the ranges of the sink",
+            partial(self._store.mark, self._context.run_id, ranges), "the ranges of the sink"
         )
         self._stored.update(ranges)
 

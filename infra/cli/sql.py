@@ -113,7 +113,7 @@ def _ask_folder(folder: RunFolder, statement: str, form: str) -> bytes:
             f"{folder.root} has neither a sink that runs nor tables",
             hint="the sink writes them while the run goes on; was it ever started?",
         )
-    from stream_jobs.sink_store import EmbeddedEngine, Limits
+    from stream_jobs.sink_engines import EmbeddedEngine, Limits
 
     limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
     engine = EmbeddedEngine(folder.tables, limits)

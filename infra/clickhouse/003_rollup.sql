@@ -52,6 +52,35 @@ CREATE TABLE IF NOT EXISTS rolled_minutes (
 )
 ENGINE = ReplacingMergeTree(rolled) PARTITION BY toYYYYMM(t) ORDER BY (rollup, t);
 
+-- Where the sink stands. `progress` rises with the offsets and not with a clock.
+CREATE TABLE IF NOT EXISTS sink_progress (
+  `run_id` LowCardinality(String),
+  `src_topic` LowCardinality(String),
+  `src_partition` UInt16,
+  `first` Int64,
+  `last` Int64,
+  `state` LowCardinality(String),
+  `progress` Int64
+)
+ENGINE = ReplacingMergeTree(progress) ORDER BY (run_id, src_topic, src_partition);
+
+INSERT INTO sink_progress
+SELECT run_id, src_topic, src_partition, first, last, state, 2 * last + (state = 'after')
+FROM sink_ranges FINAL;
+
+-- On a server, where two sinks may run at once: the border of each range, chosen by whoever asked
+-- first, since only the first insert under a token stands.
+CREATE TABLE IF NOT EXISTS sink_borders (
+  `run_id` LowCardinality(String),
+  `src_topic` LowCardinality(String),
+  `src_partition` UInt16,
+  `first` Int64,
+  `last` Int64,
+  `claimed` Int64
+)
+ENGINE = MergeTree ORDER BY (run_id, src_topic, src_partition, first)
+SETTINGS non_replicated_deduplication_window = 10000;
+
 ALTER TABLE metric_points REMOVE TTL;
 
 ALTER TABLE token_commits ADD INDEX IF NOT EXISTS ts_minmax ts TYPE minmax GRANULARITY 1;

@@ -66,7 +66,7 @@ times on both sides.
 A record is a row after at most `sink.batch_interval_s`, or later when writing small batches would
 take more than `sink.busy_share_max` of the time. Ranges of offsets are written ahead and inserted
 under a token that names them, so a sink that is killed at any moment leaves no row out and none
-twice; it resumes from `sink_ranges`.
+twice; it resumes from `sink_progress`.
 """
 
 

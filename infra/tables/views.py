@@ -44,7 +44,7 @@ TABLES: tuple[tuple[str, str], ...] = (
     ),
     ("`dead_letters`, `control_events`", "what could not be decoded, what the run was told"),
     (
-        "`sink_ranges`, `rolled_minutes`, `schema_migrations`, `schema_repeatable`",
+        "`sink_progress`, `sink_borders`, `rolled_minutes`, `schema_*`",
         "where the sink and the rollups stand, which definitions were applied",
     ),
 )

@@ -124,14 +124,21 @@ class Batches:
                 return
             border, pending.border = pending.border, None
             yield self._take_up_to(place, pending, border)
-        if pending.messages:
-            # Before it lie offsets of other runs, or none.
-            pending.first = max(pending.first, pending.messages[0].offset)
+        self._begin_at_a_record(pending)
         while pending.end - pending.first >= self._offsets_max and pending.messages:
             yield self._take_up_to(place, pending, pending.first + self._offsets_max - 1)
+            self._begin_at_a_record(pending)
         is_old = pending.messages and now_ms - pending.since_ms >= self._interval_ms
         if pending.messages and (is_old or all_of_it):
             yield self._take_up_to(place, pending, pending.end - 1)
+
+    @staticmethod
+    def _begin_at_a_record(pending: _Pending) -> None:
+        """Leave offsets of other runs, or of none, before the first record out of its range: so a
+        range begins at the same offset for everyone who knows where the one before it ended.
+        """
+        if pending.messages:
+            pending.first = max(pending.first, pending.messages[0].offset)
 
     def _take_up_to(self, place: Place, pending: _Pending, last: int) -> Batch:
         messages = []

@@ -1,8 +1,10 @@
 """Which offsets went into the tables, and what a batch means against what is stored.
 
 Invariants: a range is written ahead as BEFORE, then its rows are inserted under the token
-`topic:partition:first-last`, then it is written as AFTER; a token names exact content, so a range
-that may have been inserted is settled by the same range and by no other. Source: the notes on
+`run:topic:partition:first-last`, then it is written as AFTER; a token names exact content, so a
+range that may have been inserted is settled by the same range and by no other. Where several
+owners can reach the tables, the border of each new range is agreed on first, so that all of them
+insert the same ranges under the same tokens. Source: the notes on
 ClickHouse, section 5.4.
 """
 
@@ -74,9 +76,23 @@ class Rewind:
 Piece = Insert | Skip | Bury | Rewind
 
 
-def token(topic: str, partition: int, piece: Range) -> str:
-    """Return what names the exact content of an insert."""
-    return f"{topic}:{partition}:{piece.first}-{piece.last}"
+def token(run_id: str, topic: str, partition: int, piece: Range) -> str:
+    """Return what names the exact content of an insert: runs share topics, and on a server tables
+    too.
+    """
+    return f"{run_id}:{topic}:{partition}:{piece.first}-{piece.last}"
+
+
+def claim(run_id: str, topic: str, partition: int, first: int) -> str:
+    """Return the token under which the border of the range that begins at `first` is chosen: of
+    several owners the first one's insert stands, and all of them read it.
+    """
+    return f"{run_id}:{topic}:{partition}:{first}"
+
+
+def progress(stored: Stored) -> int:
+    """Return a number that rises as a partition goes on, whatever any clock says."""
+    return 2 * stored.range.last + (stored.state is Written.AFTER)
 
 
 def settle(stored: Stored | None, new: Range) -> tuple[Piece, ...]:

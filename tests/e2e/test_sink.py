@@ -200,7 +200,7 @@ async def test_what_stands_on_the_topics_at_the_stop_is_taken_and_can_be_asked_f
     await send_commits(harness.producer(), 0, 300)
     sink.stop()
     program = (
-        "import sys; from pathlib import Path; from stream_jobs.sink_store import *;"
+        "import sys; from pathlib import Path; from stream_jobs.sink_engines import *;"
         "e = EmbeddedEngine(Path(sys.argv[1]), Limits(seconds_max=5, rows_max=9,"
         " memory_bytes_max=10**9)); print(e.ask(sys.argv[2], 'TSV', {}).decode())"
     )

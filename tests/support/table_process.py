@@ -132,7 +132,8 @@ class _Served:
 
 async def _serve(folder: Path) -> None:
     from infra.run.worker import table_definitions
-    from stream_jobs.sink_store import EmbeddedEngine, Limits, Store
+    from stream_jobs.sink_engines import EmbeddedEngine, Limits
+    from stream_jobs.sink_store import Store
 
     limits = Limits(seconds_max=60, rows_max=1_000_000, memory_bytes_max=2_000_000_000)
     store = await Store.open(lambda: EmbeddedEngine(folder, limits))

@@ -15,6 +15,7 @@ from stream_jobs.core.sink_ranges import (
     Skip,
     Stored,
     Written,
+    progress,
     resume_at,
     settle,
     token,
@@ -74,7 +75,7 @@ def test_reading_resumes_at_a_range_that_may_have_been_inserted_and_behind_one_t
 
 
 def test_a_token_names_topic_partition_and_offsets() -> None:
-    assert token("t", 3, Range(10, 19)) == "t:3:10-19"
+    assert token("run-1", "t", 3, Range(10, 19)) == "run-1:t:3:10-19"
 
 
 @settings(max_examples=30)
@@ -91,7 +92,7 @@ def test_every_offset_is_inserted_once_whatever_dies_between_the_notes(
 
     def insert(piece: Range) -> None:
         offsets = tuple(range(piece.first, piece.last + 1))
-        name = token("t", 0, piece)
+        name = token("run-1", "t", 0, piece)
         if name not in tokens:
             tokens[name] = offsets
             rows.extend(offsets)
@@ -110,3 +111,14 @@ def test_every_offset_is_inserted_once_whatever_dies_between_the_notes(
                 break
             stored = Stored(piece.range, Written.AFTER)
     assert rows == list(range(len(rows)))
+
+
+def test_progress_rises_with_the_offsets_and_from_before_to_after() -> None:
+    steps = [
+        Stored(Range(0, 4), Written.BEFORE),
+        Stored(Range(0, 4), Written.AFTER),
+        Stored(Range(5, 5), Written.BEFORE),
+        Stored(Range(5, 5), Written.AFTER),
+    ]
+    numbers = [progress(one) for one in steps]
+    assert numbers == sorted(set(numbers))

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.codec import Codec
 from schemas.errors import InvariantError, TransientError
 from schemas.ports import Delivered
 from schemas.topics import TOKENS
 from stream_jobs import sink_writer
-from stream_jobs.core.sink_batches import Batch
-from stream_jobs.core.sink_ranges import Range, Stored, Written
+from stream_jobs.core.sink_batches import Batch, Batches
+from stream_jobs.core.sink_ranges import Range, Stored, Written, resume_at
 from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer
 from tests.support.fake_rollout import context_on
@@ -28,6 +30,7 @@ class ScriptedEngine:
     """An engine that fails as told, and keeps what it was given."""
 
     faults: tuple[type[Exception], ...] = (RuntimeError,)
+    is_shared = False
 
     def __init__(self, *failures: str) -> None:
         self.failures = list(failures)
@@ -36,7 +39,7 @@ class ScriptedEngine:
     def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
         token = settings.get("insert_deduplication_token", "")
         self.calls.append((table, token, data.to_pylist()))
-        if table != "sink_ranges" and self.failures:
+        if table != "sink_progress" and self.failures:
             raise RuntimeError(self.failures.pop(0))
 
     def run(self, statement: str) -> bytes:
@@ -88,12 +91,12 @@ async def test_the_range_is_noted_before_its_rows_and_closed_after_them() -> Non
         for table, token, rows in engine.calls
     ]
     assert told == [
-        ("sink_ranges", "before 0-2"),
-        ("token_commits", f"{TOKENS.name}:0:0-2"),
-        ("sink_ranges", "after 0-2"),
-        ("sink_ranges", "before 3-4"),
-        ("token_commits", f"{TOKENS.name}:0:3-4"),
-        ("sink_ranges", "after 3-4"),
+        ("sink_progress", "before 0-2"),
+        ("token_commits", f"run-1:{TOKENS.name}:0:0-2"),
+        ("sink_progress", "after 0-2"),
+        ("sink_progress", "before 3-4"),
+        ("token_commits", f"run-1:{TOKENS.name}:0:3-4"),
+        ("sink_progress", "after 3-4"),
     ]
 
 
@@ -110,7 +113,7 @@ async def test_an_insert_that_can_never_succeed_stops_the_sink_with_its_range_st
     with pytest.raises(InvariantError, match="No such column"):
         await write(engine, batch(0, 2))
     assert engine.calls[0][2][0]["state"] == Written.BEFORE.value
-    assert [table for table, *_ in engine.calls] == ["sink_ranges", "token_commits"]
+    assert [table for table, *_ in engine.calls] == ["sink_progress", "token_commits"]
 
 
 async def test_a_store_that_stays_away_ends_the_process_once_the_budget_is_spent() -> None:
@@ -127,3 +130,92 @@ async def test_a_batch_behind_an_open_range_is_left_out_until_that_is_settled() 
     )
     assert again == {P: Range(5, 9)}
     assert engine.calls == []
+
+
+class SharedEngine:
+    """Tables that several owners reach: of inserts under one token the first stands, and the newest
+    progress counts.
+    """
+
+    faults: tuple[type[Exception], ...] = (RuntimeError,)
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.tokens: set[tuple[str, str]] = set()
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
+        token = settings.get("insert_deduplication_token")
+        if token is not None:
+            if (table, token) in self.tokens:
+                return
+            self.tokens.add((table, token))
+        self.rows.setdefault(table, []).extend(data.to_pylist())
+
+    def run(self, statement: str) -> bytes:
+        first = int(statement.rpartition("first = ")[2])
+        found = [one for one in self.rows["sink_borders"] if one["first"] == first]
+        return str(min(found, key=lambda one: one["claimed"])["last"]).encode()
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        raise AssertionError(statement, form, parameters)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def stored(self) -> Stored | None:
+        marks = self.rows.get("sink_progress", [])
+        if not marks:
+            return None
+        newest = max(marks, key=lambda one: one["progress"])
+        return Stored(Range(newest["first"], newest["last"]), Written(newest["state"]))
+
+
+class Owner:
+    """A sink that reads one partition of `total` records and cuts it where its clock says."""
+
+    def __init__(self, engine: SharedEngine, store: Store, total: int) -> None:
+        stored = engine.stored()
+        held = {} if stored is None else {P: stored}
+        context = context_on(MemoryBus(partitions=1), "sink-0")
+        self.writer = Writer(context, store, Codec.local(), held, retry_ms=5_000)
+        self.batches = Batches({P: resume_at(stored, 0)}, offsets_max=1_000, interval_ms=0)
+        self.read = resume_at(stored, 0)[0]
+        self.total = total
+
+    async def go_on(self, records: int) -> None:
+        until = min(self.total, self.read + records)
+        for message in batch(self.read, until - 1).messages if until > self.read else ():
+            self.batches.take(message, now_ms=0)
+        self.read = until
+        ready = self.batches.due(now_ms=1, all_of_it=True)
+        for place, settled in (await self.writer.write(ready)).items():
+            self.batches.rewind(place, settled)
+            self.read = settled.first
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=40))
+@settings(max_examples=60, deadline=None)
+async def test_several_owners_of_one_partition_at_once_leave_every_row_exactly_once(
+    schedule: list[tuple[int, int, bool]],
+) -> None:
+    engine, total = SharedEngine(), 60
+    store = await Store.open(lambda: engine)
+    try:
+        owners = [Owner(engine, store, total) for _ in range(3)]
+        for number, records, is_new in schedule:
+            if is_new:
+                owners[number] = Owner(engine, store, total)
+            await owners[number].go_on(records)
+        for _ in range(2 * total):
+            await owners[0].go_on(7)
+    finally:
+        await store.close()
+    offsets = [row["src_offset"] for row in engine.rows["token_commits"]]
+    assert sorted(offsets) == list(range(total))
+    assert engine.stored() == Stored(engine_last(engine), Written.AFTER)
+
+
+def engine_last(engine: SharedEngine) -> Range:
+    last = max(engine.rows["sink_borders"], key=lambda one: int(one["last"]))
+    return Range(last["first"], last["last"])

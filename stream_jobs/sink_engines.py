@@ -1,0 +1,185 @@
+"""The engines behind the tables: the embedded ClickHouse (chDB), or a ClickHouse server.
+
+Invariants: an engine is used by the one thread that opened it, in a process that never forks
+afterwards; queries of others run on a handle that the engine itself holds to reading, with limits
+on time, rows and memory; an insert that was not made raises. Waits for: the engine, whose queries
+end by `max_execution_time`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from schemas.errors import Boundary, RejectedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one query of others may take."""
+
+    seconds_max: float
+    rows_max: int
+    memory_bytes_max: int
+
+
+class Engine(Protocol):
+    """The calls that differ between the embedded engine and a server; made on one thread."""
+
+    faults: tuple[type[Exception], ...]
+    """What its library raises."""
+    is_shared: bool
+    """Whether another process may reach the same tables."""
+
+    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None: ...
+
+    def run(self, statement: str) -> bytes:
+        """Run one of our own statements; return its answer as TabSeparated."""
+        ...
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        """Run a reading statement of others within the limits."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedEngine:
+    """chDB on a folder of its own; one process at a time."""
+
+    is_shared = False
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        """Open or make the folder; raise RejectedError when another process holds it."""
+        import chdb
+        from chdb._exceptions import ChdbError
+
+        self.faults: tuple[type[Exception], ...] = (ChdbError, RuntimeError)
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            connect: Callable[[str], Any] = chdb.connect
+            self._handle = connect(str(path.resolve()))
+            self._reader = connect(str(path.resolve()))
+        except RuntimeError as error:
+            raise RejectedError(
+                f"the tables in {path} cannot be opened: {error}", boundary=Boundary.STORE,
+                hint="one process at a time; a sink that runs answers over HTTP instead",
+            ) from error  # fmt: skip
+        self._errors: dict[int, int] | None = None
+        """Errors that the engine had counted after the last insert; None when others may have
+        followed.
+        """
+        self._handle.query("SET max_threads = 1")
+        for name, value in {
+            "max_execution_time": limits.seconds_max,
+            "max_result_rows": limits.rows_max,
+            "result_overflow_mode": "'throw'",
+            "max_memory_usage": limits.memory_bytes_max,
+            "max_threads": 1,
+            "readonly": 1,
+        }.items():
+            self._reader.query(f"SET {name} = {value}")
+
+    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
+        """Insert and wait for the end.
+
+        chDB answers success, with all rows written, to a streamed insert that the table refused;
+        only the engine's own count of its errors tells. When that count moved, the insert is taken
+        as failed: it is repeated under its token, which costs no row twice if it did not.
+        """
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, data.schema) as writer:
+            writer.write_table(data)
+        columns = ", ".join(f"`{name}`" for name in data.column_names)
+        clause = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
+        statement = f"INSERT INTO {table} ({columns}) SETTINGS {clause}"
+        if self._errors is None:
+            self._errors = self._count_errors()
+        before, self._errors = self._errors, None
+        with self._handle.send_insert(statement, "ArrowStream") as insert:
+            insert.append(stream.getvalue())
+            insert.finish()
+        self._errors = after = self._count_errors()
+        for code, count in after.items():
+            if count != before.get(code, 0):
+                raise RuntimeError(self._told_error(code))
+
+    def _count_errors(self) -> dict[int, int]:
+        """Return how often each error of the engine happened since it was opened, by code."""
+        lines = self.run("SELECT code, value FROM system.errors WHERE value > 0").decode()
+        return {int(code): int(count) for code, count in map(str.split, lines.splitlines())}
+
+    def _told_error(self, code: int) -> str:
+        told = self.run(f"SELECT last_error_message FROM system.errors WHERE code = {code} LIMIT 1")
+        return f"Code: {code}. DB::Exception: {told.decode().strip()}"
+
+    def run(self, statement: str) -> bytes:
+        """Run one of our own statements."""
+        try:
+            answer: bytes = self._handle.query(statement, "TabSeparated").bytes() or b""
+        except self.faults:
+            self._errors = None
+            raise
+        return answer
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        """Run a reading statement of others."""
+        # Whatever it does wrong is counted among the engine's errors, and is no insert's.
+        self._errors = None
+        answer: bytes = (
+            self._reader.query(statement, form, params=dict(parameters) or None).bytes() or b""
+        )
+        return answer
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._reader.close()
+        self._handle.close()
+
+
+class ServerEngine:
+    """A ClickHouse server; the same statements, over its own client."""
+
+    is_shared = True
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        """Connect; `url` may carry user and password."""
+        import clickhouse_connect
+        from clickhouse_connect.driver.exceptions import Error
+
+        self.faults: tuple[type[Exception], ...] = (Error, OSError)
+        self._client = clickhouse_connect.get_client(
+            dsn=url, autogenerate_session_id=False, send_receive_timeout=60, query_limit=0
+        )
+        self._limits = {
+            "max_execution_time": str(limits.seconds_max),
+            "max_result_rows": str(limits.rows_max),
+            "result_overflow_mode": "throw",
+            "max_memory_usage": str(limits.memory_bytes_max),
+            "readonly": "1",
+        }
+
+    def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
+        """Insert and wait for the end."""
+        self._client.insert_arrow(table, data, settings=dict(settings))
+
+    def run(self, statement: str) -> bytes:
+        """Run one of our own statements."""
+        answer: bytes = self._client.raw_query(statement)
+        return answer
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        """Run a reading statement of others."""
+        answer: bytes = self._client.raw_query(
+            statement, parameters=dict(parameters), settings=self._limits, fmt=form
+        )
+        return answer
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._client.close()
