@@ -6,10 +6,11 @@ import asyncio
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
@@ -26,6 +27,7 @@ from schemas.ids import RunId, WorkerId
 from schemas.ports import Context
 from schemas.topics import ALL, PARTITIONS_DEFAULT
 
+T = TypeVar("T")
 RUN = RunId("0190a0b0-1234-7abc-8def-0123456789ab")
 
 
@@ -35,6 +37,12 @@ class Broker:
 
     bootstrap: str
     prefix: str
+
+    def beside(self, name: str) -> Broker:
+        """Return the same broker with empty topics of another prefix."""
+        other = replace(self, prefix=f"{self.prefix}-{name}")
+        create_topics(other.bootstrap, prefix=other.prefix, partitions=PARTITIONS_DEFAULT)
+        return other
 
     def context(self, worker: str) -> Context:
         """Return the context of one worker process; its producer is the caller's to close."""
@@ -58,6 +66,21 @@ class Broker:
             secret=b"a secret of this measurement",
             stop=asyncio.Event(),
         )
+
+
+def measured(worker: str, measure: Callable[[Context], Awaitable[T]]) -> T:
+    """Measure with the context of one worker on a broker of its own; release both."""
+
+    async def inside(broker: Broker) -> T:
+        context = broker.context(worker)
+        try:
+            return await measure(context)
+        finally:
+            assert isinstance(context.consumers, KafkaConsumers), "the broker gives real doors"
+            await context.consumers.close()
+
+    with own_broker() as broker:
+        return asyncio.run(inside(broker))
 
 
 @contextmanager

@@ -19,9 +19,8 @@ from typing import Any
 
 from scipy import stats
 
-from benchmarks.broker import own_broker
+from benchmarks.broker import measured
 from benchmarks.turns import Turns
-from consumers.kafka import KafkaConsumers
 from inference.engine import Engine, GenerateRequest
 from inference.service import InferenceService
 from inference.settings import InferenceSettings
@@ -118,16 +117,7 @@ def run(*, pairs: int = PAIRS, model: Path | None = None) -> list[dict[str, Any]
     """
     folder = model or find_places(os.environ).model
 
-    async def inside() -> tuple[list[float], list[float]]:
-        context = broker.context("inference-1")
-        try:
-            return await _measure(context, folder, pairs=pairs)
-        finally:
-            assert isinstance(context.consumers, KafkaConsumers), "the broker gives real doors"
-            await context.consumers.close()
-
-    with own_broker() as broker:
-        alone, logged = asyncio.run(inside())
+    alone, logged = measured("inference-1", lambda context: _measure(context, folder, pairs=pairs))
     mean, low, high = interval([b / a for a, b in zip(alone, logged, strict=True)])
     return [
         {

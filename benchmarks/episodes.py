@@ -277,7 +277,7 @@ class Load:
         await self._context.producer.send(topic, record, deadline=deadline)
 
 
-async def _measure(
+async def measure(
     broker: Broker, root: Path, *, concurrent: int, duration_s: float, episode_s: float
 ) -> list[dict[str, Any]]:
     model = find_places(os.environ).model
@@ -337,7 +337,7 @@ def run(
     """Measure once; takes three to six minutes on two cores."""
     with own_broker() as broker, tempfile.TemporaryDirectory(prefix="sluice-episodes-") as root:
         return asyncio.run(
-            _measure(
+            measure(
                 broker,
                 Path(root) / "run",
                 concurrent=concurrent,

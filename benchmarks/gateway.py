@@ -12,7 +12,6 @@ Prints a list of {name, value, unit, goal, conditions} as JSON: `python -m bench
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
@@ -22,10 +21,9 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.broker import own_broker
+from benchmarks.broker import measured
 from benchmarks.figures import interval, median, quantile, row
 from benchmarks.turns import Turns
-from consumers.kafka import KafkaConsumers
 from inference.service import InferenceService, make_engine, make_tokenizer
 from inference.settings import EngineKind, InferenceSettings, ScriptedSettings
 from infra.setup.places import find_places
@@ -121,16 +119,7 @@ def run(*, pairs: int = 1_500) -> list[dict[str, Any]]:
     """Measure; the value is the median of the paired differences."""
     settings = settings_of(find_places(os.environ).model)
 
-    async def inside() -> tuple[list[float], list[float]]:
-        context = broker.context("inference-1")
-        try:
-            return await measure(context, settings, pairs=pairs)
-        finally:
-            assert isinstance(context.consumers, KafkaConsumers), "the broker gives real doors"
-            await context.consumers.close()
-
-    with own_broker() as broker:
-        over, behind = asyncio.run(inside())
+    over, behind = measured("inference-1", lambda context: measure(context, settings, pairs=pairs))
     warm = pairs // 10
     over, behind = over[warm:], behind[warm:]
     added_ms = [1e3 * (a - b) for a, b in zip(over, behind, strict=True)]

@@ -18,7 +18,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from benchmarks.broker import RUN, Broker, own_broker
 from benchmarks.codec import TOKENS_PER_COMMIT
 from benchmarks.figures import interval, median, ratio_row, row
 from benchmarks.raw import Frame, RawDoor, frame_of
-from infra.topic_admin import create_topics
 from learner.payloads import Lost, PayloadFetcher
 from producers.core.routing import partition_for
 from schemas.codec import Codec
@@ -270,10 +269,9 @@ def make_load(prefix: str, codec: Codec, episodes: int) -> Load:
     return Load(sealed=sealed, issued=loaded.issued, frames=tuple(frames))
 
 
-async def _measure(broker: Broker, *, pairs: int, episodes: int) -> list[dict[str, Any]]:
+async def measure(broker: Broker, *, pairs: int, episodes: int) -> list[dict[str, Any]]:
     codec = Codec.local()
-    beside = replace(broker, prefix=f"{broker.prefix}-raw")
-    create_topics(beside.bootstrap, prefix=beside.prefix, partitions=PARTITIONS_DEFAULT)
+    beside = broker.beside("raw")
     block = make_load(beside.prefix, codec, episodes)
     context = broker.context("path")
     path, raw = Path(context, codec), RawDoor(beside, (PAYLOADS, TRAJECTORIES))
@@ -322,7 +320,7 @@ def run(*, pairs: int = 15, episodes: int = 2_000) -> list[dict[str, Any]]:
     """Measure; the values are medians over paired blocks."""
     gc.set_threshold(100_000, 50, 100)  # as assembler and gate do
     with own_broker() as broker:
-        return asyncio.run(_measure(broker, pairs=pairs, episodes=episodes))
+        return asyncio.run(measure(broker, pairs=pairs, episodes=episodes))
 
 
 if __name__ == "__main__":

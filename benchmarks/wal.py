@@ -54,10 +54,10 @@ class Arms:
 def run(*, pairs: int = 20, records: int = 20_000, lone: int = 500) -> list[dict[str, Any]]:
     """Measure both ratios; the value is the median of the pairs, with an interval of 95 %."""
     with own_broker() as broker:
-        return asyncio.run(_measure(broker, pairs=pairs, records=records, lone=lone))
+        return asyncio.run(measure(broker, pairs=pairs, records=records, lone=lone))
 
 
-async def _measure(broker: Broker, *, pairs: int, records: int, lone: int) -> list[dict[str, Any]]:
+async def measure(broker: Broker, *, pairs: int, records: int, lone: int) -> list[dict[str, Any]]:
     arms = _open(broker)
     wal = commits(records // 8, 8)
     raw_rates, door_rates, raw_p99, door_p99 = [], [], [], []
