@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 NAMES: Mapping[int, str] = {
@@ -23,6 +23,8 @@ NAMES: Mapping[int, str] = {
     10: "a restart finds what it needs: floors lie low enough, no gated record is passed over",
     11: "no wait and no record without a bound: leases, deadlines, sizes",
 }
+TABLES_NAME = "ClickHouse tables and rollups count what the topics hold"
+"""Invariant 12, which is checked only when the tables are asked as well."""
 _SHOWN_MAX = 20
 _PENDING_SHOWN = 3
 
@@ -40,6 +42,19 @@ class Violation:
     def to_json(self) -> dict[str, Any]:
         """Return what, ids and offsets."""
         return {"what": self.what, "ids": list(self.ids), "offsets": list(self.offsets)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCount:
+    """One table beside its topic, or one rollup beside its table."""
+
+    name: str
+    source: str
+    log: int
+    """Rows that the topic (or the table under a rollup) makes."""
+    table: int
+    behind: int = 0
+    """Offsets that the sink has not written yet."""
 
 
 class Findings:
@@ -107,6 +122,8 @@ class AuditReport:
     violations: tuple[Violation, ...]
     cut: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Exclusive end offsets of what was read."""
+    tables: tuple[TableCount, ...] | None = None
+    """Rows beside records, when the tables were asked."""
     peaks: tuple[int, ...] = ()
     """The most memory of each process that helped. Unit: bytes."""
 
@@ -114,6 +131,10 @@ class AuditReport:
     def is_clean(self) -> bool:
         """Whether nothing is broken."""
         return not self.violations
+
+    def names(self) -> Mapping[int, str]:
+        """Return number and name of each invariant that was checked."""
+        return NAMES if self.tables is None else {**NAMES, 12: TABLES_NAME}
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data; its shape is an interface (docs/audit.md)."""
@@ -133,8 +154,9 @@ class AuditReport:
                     "checked": self.checked.get(number, 0),
                     "violations": [v.to_json() for v in self.violations if v.invariant == number],
                 }
-                for number, name in NAMES.items()
+                for number, name in self.names().items()
             ],
+            "tables": None if self.tables is None else [asdict(one) for one in self.tables],
             "cut": {
                 topic: {str(p): end for p, end in ends.items()} for topic, ends in self.cut.items()
             },
@@ -148,6 +170,8 @@ class AuditReport:
         console = Console(file=stream or sys.stdout, soft_wrap=True)
         console.print(self._invariants_table())
         console.print(self._accounts_table())
+        if self.tables is not None:
+            console.print(self._tables_table())
         for why, episodes in sorted(self.pending.items()):
             shown = " ".join(episodes[:_PENDING_SHOWN])
             more = " ..." if len(episodes) > _PENDING_SHOWN else ""
@@ -167,7 +191,7 @@ class AuditReport:
 
         table = Table("", "invariant", "checked", "violations")
         per = Counter(violation.invariant for violation in self.violations)
-        for number, name in NAMES.items():
+        for number, name in self.names().items():
             table.add_row(str(number), name, str(self.checked.get(number, 0)), str(per[number]))
         return table
 
@@ -189,4 +213,15 @@ class AuditReport:
             rows.append((name, number, self.tokens.get(name, 0)))
         for name, trajectories, tokens in rows:
             table.add_row(name, str(trajectories), str(tokens))
+        return table
+
+    def _tables_table(self) -> Any:
+        from rich.table import Table
+
+        table = Table("table", "made from", "rows by the log", "rows", "offsets behind")
+        for one in self.tables or ():
+            mark = "" if one.log == one.table else " !"
+            table.add_row(
+                one.name, one.source, str(one.log), f"{one.table}{mark}", str(one.behind or "")
+            )
         return table

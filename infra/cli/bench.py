@@ -21,6 +21,7 @@ BENCHES: dict[str, str] = {
     "gateway": "benchmarks.gateway",
     "decode": "benchmarks.decode_ratio",
     "episodes": "benchmarks.episodes",
+    "audit": "benchmarks.audit",
 }
 
 

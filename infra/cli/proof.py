@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 
 from infra.cli.output import json_option, plain, show_json, show_table, with_bus
 from schemas.enums import ControlKind
@@ -58,11 +59,41 @@ async def _start_record(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int
     return fits[0], found, starts[fits[0]].settings
 
 
+def _asking(directory: Path, run_id: str) -> Any:
+    """Return what asks the tables of a run, at its sink or in its folder."""
+    from infra.cli.sql import ask
+    from infra.run.folder import find
+
+    folder = find(run_id, directory)
+
+    def rows(statement: str) -> Any:
+        return orjson.loads(ask(folder, statement, "JSON"))["data"]
+
+    return rows
+
+
 @click.command()
 @click.argument("run")
+@click.option(
+    "--tables",
+    "with_tables",
+    is_flag=True,
+    help="Also compare the ClickHouse tables and rollups with the topics, count by count.",
+)
+@click.option(
+    "--runs",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where run folders lie; --tables finds the run's sink there.",
+)
 @with_bus
 @json_option
-def audit(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+def audit(
+    run: str, with_tables: bool, directory: Path, bootstrap: str, registry: str, prefix: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Check the invariants of a run from its topics, live or ended; exit 0 only when it is clean.
 
     RUN is a run's id, the start of it, or `last`.
@@ -82,7 +113,13 @@ def audit(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -
         try:
             run_id, starts = await _start_of(doors, run)
             helpers = processes.helpers(settings, doors.codec, run_id, starts)
-            return await checks.audit(doors.consumers, run_id, starts, helpers=helpers)
+            report = await checks.audit(doors.consumers, run_id, starts, helpers=helpers)
+            if with_tables:
+                from infra.audit import tables
+
+                ask = _asking(directory, run_id)
+                report = await tables.with_tables(doors.consumers, report, starts, ask)
+            return report
         finally:
             await doors.close()
 

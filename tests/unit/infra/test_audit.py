@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.audit import report as report_module
-from infra.audit.audit import audit
+from infra.audit.audit import Cut, Share, audit, audit_share
+from infra.audit.processes import even
 from infra.audit.report import NAMES, AuditReport
 from schemas.enums import (
     DropReason,
@@ -333,6 +335,29 @@ async def test_partitions_read_apart_tell_the_same_story() -> None:
     apart = await audit(bus.consumers(), RUN, records_max=1)
     assert together.is_clean
     assert apart.to_json() == together.to_json()
+
+
+async def test_shares_of_an_audit_add_up_to_the_whole() -> None:
+    bus = RecordedRun(partitions=3).write()
+    alone = await audit(bus.consumers(), RUN)
+
+    def helpers(cut: Cut, records: Mapping[int, int]) -> Awaitable[Sequence[Share]]:
+        shares = even(records, 2)
+        assert len(shares) == 2
+        return asyncio.gather(
+            *(audit_share(bus.consumers(), RUN, None, cut, share) for share in shares)
+        )
+
+    shared = await audit(bus.consumers(), RUN, helpers=helpers)
+    assert shared.to_json() == alone.to_json()
+
+
+def test_partitions_are_shared_out_evenly() -> None:
+    records = {0: 100, 1: 10, 2: 60, 3: 50, 4: 0}
+    shares = even(records, 2)
+    assert sorted(p for share in shares for p in share) == sorted(records)
+    assert sorted(sum(records[p] for p in share) for share in shares) == [110, 110]
+    assert even({0: 5}, 4) == [(0,)]
 
 
 async def test_a_group_in_a_partition_that_is_not_its_own_is_named() -> None:
