@@ -19,7 +19,7 @@ import logging
 from typing import Any
 
 from producers.metrics import Metrics
-from producers.presence import Presence
+from producers.presence import HEARTBEAT_S, Presence
 from schemas import topics
 from schemas.codec import Codec
 from schemas.enums import ControlKind, Role, StopCause, WorkerStatus
@@ -49,6 +49,7 @@ from stream_jobs.core.issue import (
 )
 from stream_jobs.core.leases import LeaseLimits
 from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger
+from stream_jobs.core.partial import PartialRules
 from stream_jobs.core.snapshot import FLOORED
 from stream_jobs.leadership import Leadership
 from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
@@ -63,6 +64,7 @@ _RECORDS_MAX = 5_000
 _REPORT_MS = 1_000
 _EXPIRY_LOOK_MS = 250
 _ALARM_MS = 15_000
+_BEATS_LOST = 4
 
 
 async def run(context: Context, settings: SchedulerSettings, *, codec: Codec) -> None:
@@ -91,6 +93,11 @@ def rules_of(settings: SchedulerSettings) -> IssueRules:
         },
         retry_delay_ms=int(settings.retry_delay_s * 1000),
         pause_iterations_max=settings.pause_iterations_max,
+        partial=PartialRules(
+            share=settings.partial_share,
+            prompts=max(1, settings.batch // settings.group_size),
+            completions=settings.group_size,
+        ),
     )
 
 
@@ -113,7 +120,9 @@ class RolloutScheduler:
         )
         self._ending = StreamEnd(context, settings, self.ledger)
         self._snapshots = Snapshots(context, self.ledger, every_ms=int(settings.snapshot_s * 1000))
-        self._presence = Presence(context, Role.SCHEDULER, "", 0)
+        # A leader is taken for gone after some beats, whatever the setting is.
+        beat_s = min(HEARTBEAT_S, settings.worker_gone_s / _BEATS_LOST)
+        self._presence = Presence(context, Role.SCHEDULER, "", 0, heartbeat_s=beat_s)
         self._metrics = Metrics(context)
         self._log: RunLog
         self._leadership: Leadership
@@ -168,6 +177,8 @@ class RolloutScheduler:
     async def _follow(self) -> None:
         await self._presence.announce(WorkerStatus.READY, detail="standby")
         clock = self._context.clock
+        if not self._leadership.is_vacant(now_ms=clock.monotonic_ms()):
+            _LOG.info("stands by while %s leads", self._leadership.leader)
         while not self._is_over() and not self._leadership.is_vacant(now_ms=clock.monotonic_ms()):
             self._take(
                 await self._log.poll(records_max=_RECORDS_MAX, timeout_s=self._settings.poll_s)

@@ -8,6 +8,7 @@ so that no two knobs disagree.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Self
 
@@ -179,6 +180,12 @@ class SchedulerSettings(BaseModel):
     )
     worker_gone_s: float = Field(
         default=20.0, gt=0, description="A worker not renewed for so long counts as gone. Unit: s."
+    )
+    partial_share: Decimal = Field(
+        default=Decimal(1),
+        gt=0,
+        le=1,
+        description="Share of a batch's episodes that ends it; the rest pauses; 1: off (F12).",
     )
     snapshot_s: float = Field(
         default=60.0,

@@ -153,6 +153,7 @@ class EpisodeLife:
         "issued_mark",
         "last_progress",
         "lease",
+        "pauses",
         "superseded",
     )
 
@@ -179,6 +180,8 @@ class EpisodeLife:
         """
         self.is_paused = False
         self.is_pause_requested = False
+        self.pauses = 0
+        """Paused records that counted. Unit: times."""
         self.superseded = 0
         """Records that did not count. Unit: records."""
 
@@ -290,6 +293,7 @@ class EpisodeLife:
                 return True
             case EpisodeEventKind.PAUSED:
                 self.is_paused, self.is_pause_requested = True, False
+                self.pauses += 1
                 self.lease = None
                 return True
             case EpisodeEventKind.ENDED if event.stop_cause.is_final:

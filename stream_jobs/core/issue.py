@@ -19,6 +19,7 @@ from schemas.records.task import Task
 from schemas.rules.episodes import UNKNOWN_TOOL
 from stream_jobs.core.admission import capacity
 from stream_jobs.core.ledger import LEASE_EXPIRED, WORKER_LOST, Ledger, Rollout
+from stream_jobs.core.partial import Barrier, PartialRules
 from stream_jobs.core.roster import Seats
 
 
@@ -36,6 +37,7 @@ class IssueRules:
     """By failure class; a class that is not named here has none. Unit: times."""
     retry_delay_ms: int
     pause_iterations_max: int
+    partial: PartialRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ def decide(ledger: Ledger, rules: IssueRules, *, now_ms: int, wall_ms: int) -> R
     else:
         look.lease()
         look.issue()
+        look.partial()
     return look.finish()
 
 
@@ -151,6 +154,7 @@ class _Look:
         self.alive = len(alive)
         taken = Counter(r.life.lease.worker_id for r in self.open if r.is_leased and r.life.lease)
         self.seats = Seats(alive, taken)
+        self.barrier = Barrier(ledger, rules.partial)
         self.left = 0
         self.is_ended = False
 
@@ -204,8 +208,20 @@ class _Look:
 
     def lease(self) -> None:
         # Paused ones have the oldest tokens, and each may expire; they come before all others.
-        wanting = [r for r in self.open if r.life.is_paused]
+        wanting = [r for r in self.open if r.life.is_paused and self.barrier.may_resume(r)]
         wanting += [r for r in self.open if r.is_waiting and self._ready_ms(r) <= self.now_ms]
+        self._lease_each(wanting)
+
+    def partial(self) -> None:
+        """Pause what a released iteration leaves running; alone, it goes on."""
+        if not self.rules.partial.is_on:
+            return
+        paused = [r for r in self.open if r.life.is_paused]
+        if not (self.leased or self.commands):
+            self._lease_each(paused)
+        self.commands += [RequestPause(rollout=r) for r in self.barrier.to_pause(self.open)]
+
+    def _lease_each(self, wanting: list[Rollout]) -> None:
         for rollout in wanting:
             task = self.ledger.tasks.get(rollout.group.ordinal)
             if task is None or self.leased >= self.rules.max_concurrent:

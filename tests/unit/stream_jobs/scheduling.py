@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from schemas.enums import (
@@ -43,6 +44,7 @@ from stream_jobs.core.issue import (
 )
 from stream_jobs.core.leases import LeaseLimits
 from stream_jobs.core.ledger import Ledger
+from stream_jobs.core.partial import PartialRules
 from tests.support.fake_rollout import RUN, task
 
 LIMITS = LeaseLimits(request_deadline_ms=5_000, call_max_ms=60_000)
@@ -56,6 +58,7 @@ RULES = IssueRules(
     retries_max={"environment_error": 2, "infrastructure_error": 2, "lease_expired": 1},
     retry_delay_ms=0,
     pause_iterations_max=5,
+    partial=PartialRules(share=Decimal(1), prompts=2, completions=2),
 )
 
 
