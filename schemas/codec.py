@@ -145,7 +145,7 @@ class Codec:
             if data.startswith(prefix):
                 # Generated for this topic's record.
                 return fast(data, _FRAME)  # type: ignore[no-any-return]
-        except (IndexError, KeyError, OverflowError, ValueError, struct.error):
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error):
             # Damaged, or legal Avro that we do not write: the reference decides and says which.
             pass
         return self.decode_slowly(topic, data)

@@ -26,6 +26,11 @@ def _spelled(zigzag: int) -> bytes:
     return bytes(out)
 
 
+def _said_by_two(word: int) -> int:
+    zigzag = word & 127 | word >> 8 << 7
+    return zigzag >> 1 if not zigzag & 1 else ~(zigzag >> 1)
+
+
 # A negative index counts from the end of a tuple, so one table answers for -64 up to 8191.
 LONGS: tuple[bytes, ...] = tuple(
     _spelled(n << 1 if n >= 0 else ~(n << 1)) for n in (*range(8192), *range(-64, 0))
@@ -67,10 +72,22 @@ def spell(number: int) -> bytes:
     return _spelled(zigzag)
 
 
-HALVES: dict[int, int] = {int.from_bytes(PAIRS[n], "little"): n >> 1 for n in range(0, 1 << 14, 2)}
+# Lists of all 16-bit words, None where a word is not two bytes that go on: an index costs less than
+# a key, and None in a sum raises TypeError.
+HALVES: list[int | None] = [None] * 65536
 """Two bytes that begin the varint of a long that is not negative, as its lowest 13 bits."""
-NEXT: dict[int, int] = {int.from_bytes(PAIRS[n], "little"): n << 13 for n in range(1 << 14)}
+NEXT: list[int | None] = [None] * 65536
 """The two bytes after them, as 14 more bits."""
+for _n in range(1 << 14):
+    _word = int.from_bytes(PAIRS[_n], "little")
+    HALVES[_word] = _n >> 1 if not _n & 1 else None
+    NEXT[_word] = _n << 13
+FIFTH: tuple[int, ...] = tuple(n << 27 for n in range(128))
+"""The fifth byte, when it is the last, as bits 27 and up."""
+TWO: list[int] = [_said_by_two(n) for n in range(32768)]
+"""What a long of two bytes says, by its bytes as a word; the caller looks at their top bits."""
+LOWS = PAIRS[::2]
+"""The lowest 13 bits of a long that is not negative, as the two bytes that begin its varint."""
 unpack_time = struct.Struct("<HH4s").unpack_from
 unpack_crc = struct.Struct("<HHB").unpack_from
 unpack_tail = struct.Struct("<HHBHH4s").unpack_from
@@ -149,18 +166,18 @@ def read_word(body: bytes) -> str:
 
 
 def layout_of(
-    left: int, pieces: Sequence[bytes], is_constant: Sequence[bool]
+    cut: str, left: int, pieces: Sequence[bytes], is_constant: Sequence[bool]
 ) -> tuple[Callable[[bytes, int], tuple[Any, ...]], tuple[bytes, ...]] | None:
-    """Return how to cut `left` bytes into these pieces, a five-byte crc and an eight-byte time, at
-    once.
+    """Return how to cut `left` bytes at once: short longs as `cut` says, these pieces, a five-byte
+    crc and an eight-byte time.
 
     A piece that is not constant has its length before it. The answer is a guess for the next record
     of this length: whoever uses it compares the lengths and constants that it cuts out with the
     second value. None when they do not make up `left` bytes.
     """
-    shape = "<"
+    shape = "<" + cut
     expected: list[bytes] = []
-    total = _TAIL_BYTES
+    total = struct.calcsize(shape) + _TAIL_BYTES
     for piece, constant in zip(pieces, is_constant, strict=True):
         if constant:
             expected.append(piece)

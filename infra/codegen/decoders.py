@@ -105,12 +105,12 @@ def _decode_head(fields: list[WireField]) -> list[str]:
 
 def _read_clock(name: str, target: str) -> list[str]:
     last, unpack, top = (
-        (7, "unpack_time", "HIGHS[top]") if name in CLOCKS else (4, "unpack_crc", "top << 27")
+        (7, "unpack_time", "HIGHS[top]") if name in CLOCKS else (4, "unpack_crc", "FIFTH[top]")
     )
     return [
         f"if data[at] > 127 and data[at + {last - 1}] > 127 > data[at + {last}]:",
         f"    low, middle, top = {unpack}(data, at)",
-        f"    {target} = HALVES[low] | NEXT[middle] | {top}",
+        f"    {target} = HALVES[low] + NEXT[middle] + {top}",
         f"    at += {last + 1}",
         "else:",
         f"    {target}, at = read_long(data, at)",
@@ -122,8 +122,8 @@ def _decode_tail() -> list[str]:
     return [
         "if len(data) - at == 13 and data[at + 4] < 128:",
         "    low, middle, top, first, second, four = unpack_tail(data, at)",
-        "    draft.crc32c = HALVES[low] | NEXT[middle] | top << 27",
-        "    draft.at_us = HALVES[first] | NEXT[second] | HIGHS[four]",
+        "    draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]",
+        "    draft.at_us = HALVES[first] + NEXT[second] + HIGHS[four]",
         "    at += 13",
         "else:",
         *indent([*_read_clock("crc32c", "draft.crc32c"), *_read_clock("at_us", "draft.at_us")], 4),
@@ -202,10 +202,21 @@ def _rest(
 
 
 def _use_layout(record: str, fields: list[WireField], runs: dict[int, int], at: int) -> list[str]:
-    names: list[str] = []
+    """Return the code that cuts a record that looks like one before at once, from the head on."""
+    until, cut = LAYOUTS[record]
+    end = next(i for i, field in enumerate(fields) if field.name == until)
+    short = [f.name for f, size in zip(fields[at:end], cut, strict=True) if size == "B"]
+    long = [f.name for f, size in zip(fields[at:end], cut, strict=True) if size == "H"]
+    names = [field.name for field in fields[at:end]]
     checks: list[str] = []
     assign: list[str] = []
-    for item in _rest(fields, runs, at):
+    for field, size in zip(fields[at:end], cut, strict=True):
+        if field.kind == "enum":
+            table = f"_{field.inner['name'].upper()}"
+        else:
+            table = "SMALL" if size == "B" else "TWO"
+        assign.append(f"draft.{field.name} = {table}[{field.name}]")
+    for item in _rest(fields, runs, end):
         if isinstance(item, list):
             names.append(f"run_{item[0].name}")
             checks.append(names[-1])
@@ -214,32 +225,34 @@ def _use_layout(record: str, fields: list[WireField], runs: dict[int, int], at: 
             names += [f"size_{item.name}", f"draft.{item.name}"]
             checks.append(names[-2])
     return [
-        "left = len(data) - at << 20 | draft.count",
+        "left = len(data) - at",
         "layout = _LAYOUTS.get(left)",
         "if layout is not None:",
         "    unpack, expected = layout",
         f"    {', '.join(names)}, low, middle, top, first, second, four = unpack(data, at)",
-        f"    if ({', '.join(checks)}) == expected and top < 128:",
+        f"    if ({', '.join(checks)}) == expected and {' | '.join([*short, 'top'])} < 128 and "
+        f"{' == '.join(f'{name} & 0x8080' for name in long)} == 0x80:",
         *indent(assign, 8),
-        "        draft.crc32c = HALVES[low] | NEXT[middle] | top << 27",
-        "        draft.at_us = HALVES[first] | NEXT[second] | HIGHS[four]",
+        "        draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]",
+        "        draft.at_us = HALVES[first] + NEXT[second] + HIGHS[four]",
         f"        draft.__class__ = {record}",
         "        return draft",
     ]
 
 
 def _learn_layout(record: str, fields: list[WireField], runs: dict[int, int]) -> list[str]:
-    at = next(i for i, field in enumerate(fields) if field.name == LAYOUTS[record])
+    until, cut = LAYOUTS[record]
+    end = next(i for i, field in enumerate(fields) if field.name == until)
     pieces = [
         repr(b"".join(default_bytes(field) for field in item))
         if isinstance(item, list)
         else f"draft.{item.name}"
-        for item in _rest(fields, runs, at)
+        for item in _rest(fields, runs, end)
     ]
-    flags = [str(isinstance(item, list)) for item in _rest(fields, runs, at)]
+    flags = [str(isinstance(item, list)) for item in _rest(fields, runs, end)]
     return [
         "if len(_LAYOUTS) < _LAYOUTS_MAX and left not in _LAYOUTS:",
-        f"    layout = layout_of(left >> 20, ({', '.join(pieces)}), ({', '.join(flags)}))",
+        f"    layout = layout_of({cut!r}, left, ({', '.join(pieces)}), ({', '.join(flags)}))",
         "    if layout is not None:",
         "        _LAYOUTS[left] = layout",
     ]
@@ -266,12 +279,12 @@ def decoder(record: str, fields: list[WireField], *, part: bool) -> str:
     at = HEADS.get(record, 0)
     if at:
         out += indent(_decode_head(fields[:at]), 4)
+    if record in LAYOUTS:
+        out += indent(_use_layout(record, fields, runs, at), 4)
     while at < len(fields):
         if [field.name for field in fields[at:]] == ["crc32c", "at_us"]:
             out += indent(_decode_tail(), 4)
             break
-        if fields[at].name == LAYOUTS.get(record):
-            out += indent(_use_layout(record, fields, runs, at), 4)
         end = runs.get(at)
         if end is None:
             out += indent(_decode_field(fields[at]), 4)

@@ -48,16 +48,16 @@ def _encode_field(field: WireField) -> tuple[list[str], list[str]]:
     match field.kind:
         case "long" if me in CLOCKS or me == "crc32c":
             low, high, top = (
-                ("0x2000000000000", "0x100000000000000", "TOPS")
+                ("0x1000000000000", "0x80000000000000", "TOPS")
                 if me in CLOCKS
-                else ("0x10000000", "0x400000000", "BYTES")
+                else ("0x8000000", "0x200000000", "BYTES")
             )
             return [
-                f"zigzag = {me} << 1",
-                f"if {low} <= zigzag < {high}:",
-                f"    {me}_low = PAIRS[zigzag & 0x3FFF]",
-                f"    {me}_next = PAIRS[zigzag >> 14 & 0x3FFF]",
-                f"    {me}_top = {top}[zigzag >> 28]",
+                f"if {low} <= {me} < {high}:",
+                f"    rest = {me} >> 13",
+                f"    {me}_low = LOWS[{me} & 0x1FFF]",
+                f"    {me}_next = PAIRS[rest & 0x3FFF]",
+                f"    {me}_top = {top}[rest >> 14]",
                 "else:",
                 f"    {me}_low = spell({me})",
                 f'    {me}_next = {me}_top = b""',

@@ -30,8 +30,10 @@ CLOCKS = frozenset({"at_us"})
 
 # Fields at the head of a record that stay the same over many records of one writer: they are
 # spelled and read once, then looked up as a whole.
-LAYOUTS = {"TokenCommit": "token_ids"}
-"""Record to the field from which on commits of one count and length mostly look alike."""
+LAYOUTS = {"TokenCommit": ("token_ids", "BBBBHH")}
+"""Record to the field from which on commits of one count and length mostly look alike, and how the
+bytes between head and that field are mostly cut: B is a long or enum of one byte, H a long of two.
+"""
 
 
 HEADS = {"TokenCommit": 8, "ToolEvent": 3, "EpisodeEvent": 3}

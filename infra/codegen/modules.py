@@ -16,8 +16,8 @@ from infra.codegen.encoders import encoder
 from infra.codegen.fields import WireField
 
 _NAMES = (
-    "BYTES", "DOUBLE", "FALSE_TRUE", "HALVES", "HIGHS", "LONGS", "NEXT", "PAIRS", "SMALL",
-    "TEXTS", "TOPS", "WORDS", "layout_of", "read_length", "read_long", "read_word", "spell", "spell_text", "unpack_crc",
+    "BYTES", "DOUBLE", "FALSE_TRUE", "FIFTH", "HALVES", "HIGHS", "LONGS", "LOWS", "NEXT", "PAIRS", "SMALL",
+    "TEXTS", "TOPS", "TWO", "WORDS", "layout_of", "read_length", "read_long", "read_word", "spell", "spell_text", "unpack_crc",
     "unpack_tail", "unpack_time",
 )  # fmt: skip
 

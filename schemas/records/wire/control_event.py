@@ -13,7 +13,7 @@ from schemas.enums import ControlKind
 from schemas.records.control_event import ControlEvent, ControlEventDraft
 from schemas.records.parts import LogEnd
 from schemas.records.wire.parts import decode_LogEnd, encode_LogEnd
-from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _CONTROLKIND_BYTES = {ControlKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence', 'snapshot'])}
 _CONTROLKIND = {2 * index: ControlKind(symbol) for index, symbol in enumerate(['unknown', 'start', 'stop', 'pause', 'resume', 'draining', 'end_of_stream', 'audited', 'scheduler_fence', 'snapshot']) if index}
@@ -57,11 +57,11 @@ def encode(prefix: bytes, record: ControlEvent) -> bytes | None:
         size = len(reason_text)
         size_reason = LONGS[size] if size < 8192 else spell(size)
         run_5 = b"".join(((TEXTS.get(scheduler_id) or spell_text(scheduler_id)), size_settings, settings_text, size_reason, reason_text,))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -220,7 +220,7 @@ def decode(data: bytes, at: int) -> ControlEvent:
         at = end
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

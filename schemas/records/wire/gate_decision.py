@@ -12,7 +12,7 @@ from typing import Any
 from schemas.records.gate_decision import GateDecision, GateDecisionDraft
 from schemas.records.parts import MemberDecision
 from schemas.records.wire.parts import decode_MemberDecision, encode_MemberDecision
-from schemas.varint import DOUBLE, FALSE_TRUE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, FALSE_TRUE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _BOOLEAN = {0: False, 1: True}
 
@@ -49,11 +49,11 @@ def encode(prefix: bytes, record: GateDecision) -> bytes | None:
     abandoned_block = b"\x00"
     if abandoned:
         abandoned_block = spell(len(abandoned)) + b"".join([spell_text(item) for item in abandoned]) + b"\x00"
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -233,7 +233,7 @@ def decode(data: bytes, at: int) -> GateDecision:
     at += 1
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

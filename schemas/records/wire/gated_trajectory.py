@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.records.gated_trajectory import GatedTrajectory, GatedTrajectoryDraft
-from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
 
@@ -40,11 +40,11 @@ def encode(prefix: bytes, record: GatedTrajectory) -> bytes | None:
         return None
     size = len(trajectory_frame)
     size_trajectory_frame = LONGS[size] if size < 8192 else spell(size)
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -231,7 +231,7 @@ def decode(data: bytes, at: int) -> GatedTrajectory:
             draft.group_count, at = read_long(data, at)
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -13,7 +13,7 @@ from schemas.enums import LearnerEventKind
 from schemas.records.learner_event import LearnerEvent, LearnerEventDraft
 from schemas.records.parts import ChunkRef, LogEnd, SkippedMember, StepRef, TrainedMember
 from schemas.records.wire.parts import decode_ChunkRef, decode_LogEnd, decode_SkippedMember, decode_StepRef, decode_TrainedMember, encode_ChunkRef, encode_LogEnd, encode_SkippedMember, encode_StepRef, encode_TrainedMember
-from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _LEARNEREVENTKIND_BYTES = {LearnerEventKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'epoch_started', 'restored', 'step', 'skipped', 'checkpointed', 'closed'])}
 _LEARNEREVENTKIND = {2 * index: LearnerEventKind(symbol) for index, symbol in enumerate(['unknown', 'epoch_started', 'restored', 'step', 'skipped', 'checkpointed', 'closed']) if index}
@@ -120,11 +120,11 @@ def encode(prefix: bytes, record: LearnerEvent) -> bytes | None:
         size = len(detail_text)
         size_detail = LONGS[size] if size < 8192 else spell(size)
         run_26 = b"".join((size_canary, canary_text, counts_block, size_detail, detail_text,))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -667,7 +667,7 @@ def decode(data: bytes, at: int) -> LearnerEvent:
         at = end
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.records.metric_point import MetricPoint, MetricPointDraft
-from schemas.varint import DOUBLE, HALVES, HIGHS, NEXT, PAIRS, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LOWS, NEXT, PAIRS, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
 
@@ -33,11 +33,11 @@ def encode(prefix: bytes, record: MetricPoint) -> bytes | None:
     labels_block = b"\x00"
     if labels:
         labels_block = spell(len(labels)) + b"".join([spell_text(key) + spell_text(value) for key, value in labels.items()]) + b"\x00"
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -139,7 +139,7 @@ def decode(data: bytes, at: int) -> MetricPoint:
     draft.labels = entries
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import DropReason, GateOutcome
 from schemas.records.parts import ChunkRef, ChunkRefDraft, LogEnd, LogEndDraft, MemberDecision, MemberDecisionDraft, PolicySpan, PolicySpanDraft, SkippedMember, SkippedMemberDraft, StepRef, StepRefDraft, TrainedMember, TrainedMemberDraft
-from schemas.varint import BYTES, DOUBLE, HALVES, LONGS, NEXT, PAIRS, SMALL, TEXTS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc
+from schemas.varint import BYTES, DOUBLE, FIFTH, HALVES, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc
 
 _DROPREASON_BYTES = {DropReason(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'lag', 'age', 'orphaned_version', 'no_reward', 'verdict_timeout', 'invalid_record', 'invalid_logprob', 'version_mismatch', 'group_incomplete', 'payload_lost', 'run_ended'])}
 _DROPREASON = {2 * index: DropReason(symbol) for index, symbol in enumerate(['unknown', 'none', 'lag', 'age', 'orphaned_version', 'no_reward', 'verdict_timeout', 'invalid_record', 'invalid_logprob', 'version_mismatch', 'group_incomplete', 'payload_lost', 'run_ended']) if index}
@@ -29,11 +29,11 @@ def encode_ChunkRef(record: ChunkRef) -> bytes:
         type(partition) is type(offset) is type(length) is type(crc32c) is int
     ):
         raise TypeError("ChunkRef")
-    zigzag = crc32c << 1
-    if 0x10000000 <= zigzag < 0x400000000:
-        crc32c_low = PAIRS[zigzag & 0x3FFF]
-        crc32c_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        crc32c_top = BYTES[zigzag >> 28]
+    if 0x8000000 <= crc32c < 0x200000000:
+        rest = crc32c >> 13
+        crc32c_low = LOWS[crc32c & 0x1FFF]
+        crc32c_next = PAIRS[rest & 0x3FFF]
+        crc32c_top = BYTES[rest >> 14]
     else:
         crc32c_low = spell(crc32c)
         crc32c_next = crc32c_top = b""
@@ -102,7 +102,7 @@ def decode_ChunkRef(data: bytes, at: int) -> tuple[ChunkRef, int]:
             draft.length, at = read_long(data, at)
     if data[at] > 127 and data[at + 3] > 127 > data[at + 4]:
         low, middle, top = unpack_crc(data, at)
-        draft.crc32c = HALVES[low] | NEXT[middle] | top << 27
+        draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]
         at += 5
     else:
         draft.crc32c, at = read_long(data, at)

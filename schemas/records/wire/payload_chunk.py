@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import PayloadContent
 from schemas.records.payload_chunk import PayloadChunk, PayloadChunkDraft
-from schemas.varint import BYTES, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_time
+from schemas.varint import BYTES, FIFTH, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_time
 
 _PAYLOADCONTENT_BYTES = {PayloadContent(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'trajectory_tokens', 'rejected_tokens', 'id_list'])}
 _PAYLOADCONTENT = {2 * index: PayloadContent(symbol) for index, symbol in enumerate(['unknown', 'trajectory_tokens', 'rejected_tokens', 'id_list']) if index}
@@ -38,19 +38,19 @@ def encode(prefix: bytes, record: PayloadChunk) -> bytes | None:
         return None
     size = len(body)
     size_body = LONGS[size] if size < 8192 else spell(size)
-    zigzag = crc32c << 1
-    if 0x10000000 <= zigzag < 0x400000000:
-        crc32c_low = PAIRS[zigzag & 0x3FFF]
-        crc32c_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        crc32c_top = BYTES[zigzag >> 28]
+    if 0x8000000 <= crc32c < 0x200000000:
+        rest = crc32c >> 13
+        crc32c_low = LOWS[crc32c & 0x1FFF]
+        crc32c_next = PAIRS[rest & 0x3FFF]
+        crc32c_top = BYTES[rest >> 14]
     else:
         crc32c_low = spell(crc32c)
         crc32c_next = crc32c_top = b""
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -166,13 +166,13 @@ def decode(data: bytes, at: int) -> PayloadChunk:
     at = end
     if data[at] > 127 and data[at + 3] > 127 > data[at + 4]:
         low, middle, top = unpack_crc(data, at)
-        draft.crc32c = HALVES[low] | NEXT[middle] | top << 27
+        draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]
         at += 5
     else:
         draft.crc32c, at = read_long(data, at)
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.records.policy_version import PolicyVersion, PolicyVersionDraft
-from schemas.varint import HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 
 
@@ -46,11 +46,11 @@ def encode(prefix: bytes, record: PolicyVersion) -> bytes | None:
         size = len(precision_text)
         size_precision = LONGS[size] if size < 8192 else spell(size)
         run_10 = b"".join(((TEXTS.get(tokenizer_digest) or spell_text(tokenizer_digest)), (TEXTS.get(template_digest) or spell_text(template_digest)), size_precision, precision_text,))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -273,7 +273,7 @@ def decode(data: bytes, at: int) -> PolicyVersion:
         at = end
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import RefreshEventKind
 from schemas.records.refresh_event import RefreshEvent, RefreshEventDraft
-from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _REFRESHEVENTKIND_BYTES = {RefreshEventKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'prepare', 'loaded', 'failed', 'serving'])}
 _REFRESHEVENTKIND = {2 * index: RefreshEventKind(symbol) for index, symbol in enumerate(['unknown', 'prepare', 'loaded', 'failed', 'serving']) if index}
@@ -44,11 +44,11 @@ def encode(prefix: bytes, record: RefreshEvent) -> bytes | None:
     detail_text = detail.encode()
     size = len(detail_text)
     size_detail = LONGS[size] if size < 8192 else spell(size)
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -246,7 +246,7 @@ def decode(data: bytes, at: int) -> RefreshEvent:
     at = end
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

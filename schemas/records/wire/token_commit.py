@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import CutReason, Drift, FinishReason, TokenKind
 from schemas.records.token_commit import TokenCommit, TokenCommitDraft
-from schemas.varint import BYTES, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, layout_of, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_tail, unpack_time
+from schemas.varint import BYTES, FIFTH, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, TWO, WORDS, layout_of, read_length, read_long, read_word, spell, spell_text, unpack_crc, unpack_tail, unpack_time
 
 _CUTREASON_BYTES = {CutReason(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'fork', 'restore', 'restart'])}
 _CUTREASON = {2 * index: CutReason(symbol) for index, symbol in enumerate(['unknown', 'none', 'fork', 'restore', 'restart']) if index}
@@ -93,19 +93,19 @@ def encode(prefix: bytes, record: TokenCommit) -> bytes | None:
         run_18 = b"".join((_FINISHREASON_BYTES[finish_reason], _CUTREASON_BYTES[cut_reason], _DRIFT_BYTES[drift], (LONGS[rests_on] if -64 <= rests_on < 8192 else spell(rests_on)), (LONGS[result_offset] if -64 <= result_offset < 8192 else spell(result_offset)), (TEXTS.get(digests) or spell_text(digests)),))
     size = len(timing)
     size_timing = LONGS[size] if size < 8192 else spell(size)
-    zigzag = crc32c << 1
-    if 0x10000000 <= zigzag < 0x400000000:
-        crc32c_low = PAIRS[zigzag & 0x3FFF]
-        crc32c_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        crc32c_top = BYTES[zigzag >> 28]
+    if 0x8000000 <= crc32c < 0x200000000:
+        rest = crc32c >> 13
+        crc32c_low = LOWS[crc32c & 0x1FFF]
+        crc32c_next = PAIRS[rest & 0x3FFF]
+        crc32c_top = BYTES[rest >> 14]
     else:
         crc32c_low = spell(crc32c)
         crc32c_next = crc32c_top = b""
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -281,6 +281,28 @@ def decode(data: bytes, at: int) -> TokenCommit:
         if len(_HEADS_READ) >= _HEADS_MAX:
             _HEADS_READ.clear()
         _HEADS_READ[data[begin:at]] = (draft.run_id, draft.episode_id, draft.group_id, draft.attempt, draft.fence_number, draft.writer_id, draft.incarnation, draft.producer_number)
+    left = len(data) - at
+    layout = _LAYOUTS.get(left)
+    if layout is not None:
+        unpack, expected = layout
+        kind, branch, turn, seq, start, count, size_token_ids, draft.token_ids, size_logprobs, draft.logprobs, size_spans, draft.spans, size_sampling, draft.sampling, run_finish_reason, size_timing, draft.timing, low, middle, top, first, second, four = unpack(data, at)
+        if (size_token_ids, size_logprobs, size_spans, size_sampling, run_finish_reason, size_timing) == expected and kind | branch | turn | seq | top < 128 and start & 0x8080 == count & 0x8080 == 0x80:
+            draft.kind = _TOKENKIND[kind]
+            draft.branch = SMALL[branch]
+            draft.turn = SMALL[turn]
+            draft.seq = SMALL[seq]
+            draft.start = TWO[start]
+            draft.count = TWO[count]
+            draft.finish_reason = _FINISHREASON_NONE
+            draft.cut_reason = _CUTREASON_NONE
+            draft.drift = _DRIFT_NONE
+            draft.rests_on = -1
+            draft.result_offset = -1
+            draft.digests = ''
+            draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]
+            draft.at_us = HALVES[first] + NEXT[second] + HIGHS[four]
+            draft.__class__ = TokenCommit
+            return draft
     draft.kind = _TOKENKIND[data[at]]
     at += 1
     n = data[at]
@@ -363,22 +385,6 @@ def decode(data: bytes, at: int) -> TokenCommit:
             at += 3
         else:
             draft.count, at = read_long(data, at)
-    left = len(data) - at << 20 | draft.count
-    layout = _LAYOUTS.get(left)
-    if layout is not None:
-        unpack, expected = layout
-        size_token_ids, draft.token_ids, size_logprobs, draft.logprobs, size_spans, draft.spans, size_sampling, draft.sampling, run_finish_reason, size_timing, draft.timing, low, middle, top, first, second, four = unpack(data, at)
-        if (size_token_ids, size_logprobs, size_spans, size_sampling, run_finish_reason, size_timing) == expected and top < 128:
-            draft.finish_reason = _FINISHREASON_NONE
-            draft.cut_reason = _CUTREASON_NONE
-            draft.drift = _DRIFT_NONE
-            draft.rests_on = -1
-            draft.result_offset = -1
-            draft.digests = ''
-            draft.crc32c = HALVES[low] | NEXT[middle] | top << 27
-            draft.at_us = HALVES[first] | NEXT[second] | HIGHS[four]
-            draft.__class__ = TokenCommit
-            return draft
     n = data[at]
     if n < 128 and not n & 1:
         at += 1
@@ -501,24 +507,24 @@ def decode(data: bytes, at: int) -> TokenCommit:
     at = end
     if len(data) - at == 13 and data[at + 4] < 128:
         low, middle, top, first, second, four = unpack_tail(data, at)
-        draft.crc32c = HALVES[low] | NEXT[middle] | top << 27
-        draft.at_us = HALVES[first] | NEXT[second] | HIGHS[four]
+        draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]
+        draft.at_us = HALVES[first] + NEXT[second] + HIGHS[four]
         at += 13
     else:
         if data[at] > 127 and data[at + 3] > 127 > data[at + 4]:
             low, middle, top = unpack_crc(data, at)
-            draft.crc32c = HALVES[low] | NEXT[middle] | top << 27
+            draft.crc32c = HALVES[low] + NEXT[middle] + FIFTH[top]
             at += 5
         else:
             draft.crc32c, at = read_long(data, at)
         if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
             low, middle, top = unpack_time(data, at)
-            draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+            draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
             at += 8
         else:
             draft.at_us, at = read_long(data, at)
     if len(_LAYOUTS) < _LAYOUTS_MAX and left not in _LAYOUTS:
-        layout = layout_of(left >> 20, (draft.token_ids, draft.logprobs, draft.spans, draft.sampling, b'\x02\x02\x02\x01\x01\x00', draft.timing), (False, False, False, False, True, False))
+        layout = layout_of('BBBBHH', left, (draft.token_ids, draft.logprobs, draft.spans, draft.sampling, b'\x02\x02\x02\x01\x01\x00', draft.timing), (False, False, False, False, True, False))
         if layout is not None:
             _LAYOUTS[left] = layout
     if at != len(data):

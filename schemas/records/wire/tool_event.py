@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import ToolEventKind, ToolExit
 from schemas.records.tool_event import ToolEvent, ToolEventDraft
-from schemas.varint import FALSE_TRUE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import FALSE_TRUE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _TOOLEVENTKIND_BYTES = {ToolEventKind(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'fence', 'intent', 'result', 'unknown_outcome'])}
 _TOOLEVENTKIND = {2 * index: ToolEventKind(symbol) for index, symbol in enumerate(['unknown', 'fence', 'intent', 'result', 'unknown_outcome']) if index}
@@ -92,11 +92,11 @@ def encode(prefix: bytes, record: ToolEvent) -> bytes | None:
         size = len(status_raw_text)
         size_status_raw = LONGS[size] if size < 8192 else spell(size)
         run_16 = b"".join(((LONGS[wal_position] if -64 <= wal_position < 8192 else spell(wal_position)), (LONGS[intent_offset] if -64 <= intent_offset < 8192 else spell(intent_offset)), size_output, output_text, (TEXTS.get(output_digest) or spell_text(output_digest)), size_truncation, truncation_text, _TOOLEXIT_BYTES[exit_class], size_status_raw, status_raw_text,))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -455,7 +455,7 @@ def decode(data: bytes, at: int) -> ToolEvent:
             draft.duration_us, at = read_long(data, at)
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -13,7 +13,7 @@ from schemas.enums import Purpose, RewardSource, StopCause, Termination, Verdict
 from schemas.records.trajectory import Trajectory, TrajectoryDraft
 from schemas.records.parts import ChunkRef, PolicySpan
 from schemas.records.wire.parts import decode_ChunkRef, decode_PolicySpan, encode_ChunkRef, encode_PolicySpan
-from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _PURPOSE_BYTES = {Purpose(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'train', 'evaluate', 'canary'])}
 _PURPOSE = {2 * index: Purpose(symbol) for index, symbol in enumerate(['unknown', 'train', 'evaluate', 'canary']) if index}
@@ -141,11 +141,11 @@ def encode(prefix: bytes, record: Trajectory) -> bytes | None:
         run_44 = b'\x01\x01\x01\x01'
     else:
         run_44 = b"".join(((LONGS[tokens_first] if -64 <= tokens_first < 8192 else spell(tokens_first)), (LONGS[tokens_end] if -64 <= tokens_end < 8192 else spell(tokens_end)), (LONGS[ended_offset] if -64 <= ended_offset < 8192 else spell(ended_offset)), (LONGS[verdict_offset] if -64 <= verdict_offset < 8192 else spell(verdict_offset)),))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -936,7 +936,7 @@ def decode(data: bytes, at: int) -> Trajectory:
             draft.verified_us, at = read_long(data, at)
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)

@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.enums import ClockOwner, VerdictCode
 from schemas.records.verifier_result import VerifierResult, VerifierResultDraft
-from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
+from schemas.varint import DOUBLE, HALVES, HIGHS, LONGS, LOWS, NEXT, PAIRS, SMALL, TEXTS, TOPS, WORDS, read_length, read_long, read_word, spell, spell_text, unpack_time
 
 _CLOCKOWNER_BYTES = {ClockOwner(symbol): bytes((2 * index,)) for index, symbol in enumerate(['unknown', 'none', 'agent', 'verifier'])}
 _CLOCKOWNER = {2 * index: ClockOwner(symbol) for index, symbol in enumerate(['unknown', 'none', 'agent', 'verifier']) if index}
@@ -69,11 +69,11 @@ def encode(prefix: bytes, record: VerifierResult) -> bytes | None:
         size = len(evidence_text)
         size_evidence = LONGS[size] if size < 8192 else spell(size)
         run_6 = b"".join((reward_branch, components_block, component_weights_block, size_evidence_id, evidence_id_text, size_evidence, evidence_text, _CLOCKOWNER_BYTES[clock_owner],))
-    zigzag = at_us << 1
-    if 0x2000000000000 <= zigzag < 0x100000000000000:
-        at_us_low = PAIRS[zigzag & 0x3FFF]
-        at_us_next = PAIRS[zigzag >> 14 & 0x3FFF]
-        at_us_top = TOPS[zigzag >> 28]
+    if 0x1000000000000 <= at_us < 0x80000000000000:
+        rest = at_us >> 13
+        at_us_low = LOWS[at_us & 0x1FFF]
+        at_us_next = PAIRS[rest & 0x3FFF]
+        at_us_top = TOPS[rest >> 14]
     else:
         at_us_low = spell(at_us)
         at_us_next = at_us_top = b""
@@ -337,7 +337,7 @@ def decode(data: bytes, at: int) -> VerifierResult:
             draft.duration_us, at = read_long(data, at)
     if data[at] > 127 and data[at + 6] > 127 > data[at + 7]:
         low, middle, top = unpack_time(data, at)
-        draft.at_us = HALVES[low] | NEXT[middle] | HIGHS[top]
+        draft.at_us = HALVES[low] + NEXT[middle] + HIGHS[top]
         at += 8
     else:
         draft.at_us, at = read_long(data, at)
