@@ -84,7 +84,7 @@ from schemas.topics import (
     VERDICTS,
     VERIFY_REQUESTS,
     Topic,
-)
+)  # fmt: skip
 
 RUN = RunId("0190a0b0-1234-7abc-8def-0123456789ab")
 TOKENS_PER_COMMIT = 64
@@ -215,7 +215,6 @@ class LongRun:
             yield from self._finish(one, version)
         for begin in range(0, len(rollouts), _GROUP):
             yield from self._decide(rollouts[begin : begin + _GROUP])
-        number = step + 1
         members = tuple(
             TrainedMember(
                 episode_id=one.episode, group_id=one.group, partition=one.partition,
@@ -225,8 +224,8 @@ class LongRun:
             )
             for one in rollouts
         )  # fmt: skip
-        digest = f"{number:064x}"
-        at = {"number": number, "ordinal": number}
+        number = step + 1
+        digest, at = f"{number:064x}", {"number": number, "ordinal": number}
         yield self._learner(LearnerEventKind.STEP, policy_digest=digest, trained=members, **at)
         yield self._policy(number)
         yield self._learner(LearnerEventKind.CHECKPOINTED, **at)
@@ -380,13 +379,11 @@ class LongRun:
 
     def _decide(self, rollouts: list[_Rollout]) -> Iterator[Frame]:
         first = rollouts[0]
+        admit = GateOutcome.ADMIT
         members = tuple(
-            MemberDecision(
-                episode_id=one.episode, trajectory_offset=one.trajectory,
-                outcome=GateOutcome.ADMIT,
-            )
-            for one in rollouts
-        )  # fmt: skip
+            MemberDecision(episode_id=r.episode, trajectory_offset=r.trajectory, outcome=admit)
+            for r in rollouts
+        )
         decision = GateDecision(
             run_id=RUN, group_id=group_of_episode(first.episode), members=members, at_us=1,
             writer_id=_WORKER,

@@ -20,13 +20,11 @@ from schemas.enums import (
     EpisodeEventKind,
     GateOutcome,
     LearnerEventKind,
-    PayloadContent,
     Purpose,
     StopCause,
     TokenKind,
     ToolEventKind,
     ToolExit,
-    VerdictCode,
 )
 from schemas.ids import (
     EpisodeId,
@@ -52,13 +50,10 @@ from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import ChunkRef, MemberDecision
-from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
 from schemas.records.tool_event import ToolEvent
-from schemas.records.verifier_result import VerifierResult
-from schemas.records.verify_request import VerifyRequest
 from schemas.topics import (
     CONTROL,
     EPISODES,
@@ -76,7 +71,17 @@ from schemas.topics import (
     Topic,
 )
 from tests.support.memory_bus import MemoryBus
-from tests.support.run_records import RUN, WRITER, decision, gated, member, trajectory
+from tests.support.run_records import (
+    RUN,
+    WRITER,
+    chunk_of,
+    decision,
+    gated,
+    member,
+    trajectory,
+    verdict_on,
+    verify_request,
+)
 
 TRAINED, RESUMED = episode_id(RUN, 0, 0), episode_id(RUN, 0, 1)
 DROPPED, ABANDONED, EVALUATED = (episode_id(RUN, ordinal, 0) for ordinal in (1, 2, 3))
@@ -151,15 +156,10 @@ class RecordedRun:
             ),
         )
         fence = EpisodeEvent(
-            run_id=RUN,
-            episode_id=EpisodeId(""),
-            group_id=GroupId(""),
-            kind=EpisodeEventKind.SCHEDULER_FENCE,
-            scheduler_epoch=1,
-            scheduler_id=_SCHEDULER,
-            at_us=0,
-            writer_id=_SCHEDULER,
-        )
+            run_id=RUN, episode_id=EpisodeId(""), group_id=GroupId(""),
+            kind=EpisodeEventKind.SCHEDULER_FENCE, scheduler_epoch=1, scheduler_id=_SCHEDULER,
+            at_us=0, writer_id=_SCHEDULER,
+        )  # fmt: skip
         for partition in range(self._partitions):
             self.bus.append(EPISODES, fence, partition=partition)
         self._publish(Version(0, 0), 0)
@@ -281,20 +281,7 @@ class RecordedRun:
         end = self._commit(
             episode, TokenKind.ACTION, attempts, seq=seq, start=start, count=3, turn=1
         )
-        request = self.put(
-            VERIFY_REQUESTS,
-            VerifyRequest(
-                run_id=RUN,
-                episode_id=episode,
-                group_id=group_of_episode(episode),
-                task_id=TaskId("t"),
-                attempt=attempts,
-                environment="counter",
-                wal_position=end,
-                at_us=0,
-                writer_id=worker,
-            ),
-        )
+        request = self.put(VERIFY_REQUESTS, verify_request(episode, attempts, end, worker))
         ended = self._event(
             episode,
             EpisodeEventKind.ENDED,
@@ -304,21 +291,7 @@ class RecordedRun:
             token_count=13,
             writer_id=worker,
         )
-        verdict = self.put(
-            VERDICTS,
-            VerifierResult(
-                run_id=RUN,
-                episode_id=episode,
-                group_id=group_of_episode(episode),
-                attempt=attempts,
-                verifier_digest="v",
-                request_offset=request,
-                code=VerdictCode.CORRECT,
-                reward=1.0,
-                at_us=0,
-                writer_id=WRITER,
-            ),
-        )
+        verdict = self.put(VERDICTS, verdict_on(episode, attempts, request))
         return self._seal(episode, attempts, ended, verdict)
 
     def _first_turn(self, episode: EpisodeId) -> None:
@@ -351,21 +324,7 @@ class RecordedRun:
 
     def _seal(self, episode: EpisodeId, attempt: int, ended: int, verdict: int) -> int:
         body = pack_heavy(HEAVY)
-        chunk = self.put(
-            PAYLOADS,
-            PayloadChunk(
-                run_id=RUN,
-                episode_id=episode,
-                group_id=group_of_episode(episode),
-                content=PayloadContent.TRAJECTORY_TOKENS,
-                part=0,
-                parts=1,
-                body=body,
-                crc32c=crc32c(body),
-                at_us=0,
-                writer_id=WRITER,
-            ),
-        )
+        chunk = self.put(PAYLOADS, chunk_of(episode, body))
         ref = ChunkRef(
             partition=self.partition(group_of_episode(episode)),
             offset=chunk,

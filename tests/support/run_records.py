@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schemas.enums import RewardSource, StopCause, Termination, VerdictCode
+from schemas.enums import PayloadContent, RewardSource, StopCause, Termination, VerdictCode
 from schemas.ids import EpisodeId, RunId, TaskId, WorkerId, group_id, group_of_episode
+from schemas.packing import crc32c
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.parts import ChunkRef, MemberDecision, PolicySpan, TrainedMember
+from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.trajectory import Trajectory
+from schemas.records.verifier_result import VerifierResult
+from schemas.records.verify_request import VerifyRequest
 
 RUN = RunId("run-1")
 WRITER = WorkerId("w")
@@ -43,6 +47,55 @@ def trajectory(
         chunks=(chunk,),
         ended_offset=ended,
         verdict_offset=verdict,
+        at_us=0,
+        writer_id=WRITER,
+    )
+
+
+def verify_request(
+    episode: EpisodeId, attempt: int, wal_position: int, worker: WorkerId
+) -> VerifyRequest:
+    """Return the request to judge an attempt."""
+    return VerifyRequest(
+        run_id=RUN,
+        episode_id=episode,
+        group_id=group_of_episode(episode),
+        task_id=TaskId("t"),
+        attempt=attempt,
+        environment="counter",
+        wal_position=wal_position,
+        at_us=0,
+        writer_id=worker,
+    )
+
+
+def verdict_on(episode: EpisodeId, attempt: int, request: int) -> VerifierResult:
+    """Return the verdict that the attempt is correct."""
+    return VerifierResult(
+        run_id=RUN,
+        episode_id=episode,
+        group_id=group_of_episode(episode),
+        attempt=attempt,
+        verifier_digest="v",
+        request_offset=request,
+        code=VerdictCode.CORRECT,
+        reward=1.0,
+        at_us=0,
+        writer_id=WRITER,
+    )
+
+
+def chunk_of(episode: EpisodeId, body: bytes) -> PayloadChunk:
+    """Return a trajectory's only payload chunk."""
+    return PayloadChunk(
+        run_id=RUN,
+        episode_id=episode,
+        group_id=group_of_episode(episode),
+        content=PayloadContent.TRAJECTORY_TOKENS,
+        part=0,
+        parts=1,
+        body=body,
+        crc32c=crc32c(body),
         at_us=0,
         writer_id=WRITER,
     )
