@@ -12,9 +12,12 @@ import pytest
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from prometheus_client import CollectorRegistry
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
+from infra.exporter.doors import MeteredConsumers, MeteredProducer
+from infra.exporter.instruments import Instruments
 from infra.topic_admin import create_topics
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
@@ -47,8 +50,8 @@ class Harness(ABC):
         """Open a read door."""
 
     @abstractmethod
-    def append_raw(self, topic: Topic[Any], partition: int, raw: bytes) -> None:
-        """Write bytes that need not decode."""
+    def append_raw(self, topic: Topic[Any], partition: int, *raws: bytes) -> None:
+        """Write bytes that need not decode, in this order."""
 
     @abstractmethod
     def trim(self, topic: Topic[Any], partition: int, below: int) -> None:
@@ -77,8 +80,9 @@ class MemoryHarness(Harness):
     def consumers(self) -> Consumers:
         return self.bus.consumers()
 
-    def append_raw(self, topic: Topic[Any], partition: int, raw: bytes) -> None:
-        self.bus.append_raw(topic, partition=partition, raw=raw)
+    def append_raw(self, topic: Topic[Any], partition: int, *raws: bytes) -> None:
+        for raw in raws:
+            self.bus.append_raw(topic, partition=partition, raw=raw)
 
     def trim(self, topic: Topic[Any], partition: int, below: int) -> None:
         self.bus.trim(topic, partition, below=below)
@@ -88,6 +92,24 @@ class MemoryHarness(Harness):
 
     def _open_producer(self) -> Producer:
         return self.bus.producer()
+
+
+class MeteredHarness(MemoryHarness):
+    """The memory bus behind the doors that export what passes: they must change nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._instruments = Instruments(CollectorRegistry())
+
+    def consumers(self) -> Consumers:
+        return MeteredConsumers(super().consumers(), self._instruments)
+
+    def _open_producer(self) -> Producer:
+        return MeteredProducer(super()._open_producer(), self._instruments, RealClock())
+
+
+_IN_MEMORY: dict[str, type[Harness]] = {"memory": MemoryHarness, "metered": MeteredHarness}
+_BUSES = [*_IN_MEMORY, pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
 class KafkaHarness(Harness):
@@ -106,10 +128,23 @@ class KafkaHarness(Harness):
         self._consumers.append(KafkaConsumers(settings, Codec.local()))
         return self._consumers[-1]
 
-    def append_raw(self, topic: Topic[Any], partition: int, raw: bytes) -> None:
-        producer = RawProducer({"bootstrap.servers": self.bootstrap})
-        producer.produce(topic.full(self.prefix), raw, partition=partition)
+    def append_raw(self, topic: Topic[Any], partition: int, *raws: bytes) -> None:
+        failures: list[object] = []
+
+        def done(error: object, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        producer = RawProducer(
+            {"bootstrap.servers": self.bootstrap, "message.max.bytes": 1_048_000}
+        )
+        for raw in raws:
+            # A compacted topic takes no record without a key.
+            producer.produce(
+                topic.full(self.prefix), raw, key=b"key", partition=partition, on_delivery=done
+            )
         assert producer.flush(10) == 0
+        assert not failures
 
     def trim(self, topic: Topic[Any], partition: int, below: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -147,12 +182,12 @@ def shared_prefix(local_platform: LocalPlatform) -> str:
     return "contract"
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=_BUSES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """The bus under test."""
     harness: Harness
-    if request.param == "memory":
-        harness = MemoryHarness()
+    if request.param in _IN_MEMORY:
+        harness = _IN_MEMORY[request.param]()
     else:
         platform: LocalPlatform = request.getfixturevalue("local_platform")
         harness = KafkaHarness(platform.bootstrap, request.getfixturevalue("shared_prefix"))
@@ -160,12 +195,12 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     await harness.close()
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=_BUSES)
 async def own_bus(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """A bus whose topics no other test uses."""
     harness: Harness
-    if request.param == "memory":
-        harness = MemoryHarness()
+    if request.param in _IN_MEMORY:
+        harness = _IN_MEMORY[request.param]()
     else:
         platform: LocalPlatform = request.getfixturevalue("local_platform")
         prefix = f"own-{uuid.uuid4().hex[:8]}"

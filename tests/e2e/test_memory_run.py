@@ -15,7 +15,7 @@ from inference import refresh
 from inference import worker as inference_worker
 from inference.refresh_settings import RefreshSettings
 from schemas import topics
-from schemas.enums import ControlKind, GateOutcome, VerdictCode
+from schemas.enums import ControlKind, GateOutcome, Role, VerdictCode
 from schemas.ports import Context
 from stream_jobs import assembler, gate, scheduler, task_source
 from stream_jobs.settings import (
@@ -46,9 +46,30 @@ SCHEDULER = SchedulerSettings(
     batch=16, eta=1, group_size=4, max_concurrent=32, steps=STEPS, drain_s=2.0
 )
 
+READS = {
+    Role.TASK_SOURCE: (topics.TASKS, topics.EPISODES, topics.CONTROL),
+    Role.SCHEDULER: (
+        topics.TASKS, topics.EPISODES, topics.TRAJECTORIES, topics.GATE_DECISIONS,
+        topics.LEARNER_STEPS, topics.WORKERS, topics.CONTROL,
+    ),
+    Role.ENVIRONMENT: (topics.EPISODES, topics.WORKERS),
+    Role.INFERENCE: (topics.POLICIES, topics.REFRESHES, topics.LEARNER_STEPS),
+    Role.REFRESH: (topics.POLICIES, topics.REFRESHES, topics.LEARNER_STEPS, topics.WORKERS),
+    Role.VERIFIER: (topics.VERIFY_REQUESTS,),
+    Role.ASSEMBLER: (
+        topics.EPISODES, topics.TOKENS, topics.TOOL_EVENTS, topics.VERDICTS, topics.TRAJECTORIES,
+        topics.POLICIES,
+    ),
+    Role.GATE: (
+        topics.EPISODES, topics.TRAJECTORIES, topics.GATE_DECISIONS, topics.POLICIES,
+        topics.LEARNER_STEPS,
+    ),
+}  # fmt: skip
+"""What each role of this file reads from the run's start on; recovery reads are tested apart."""
 
-async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy() -> None:
-    bus = MemoryBus(partitions=4)
+
+async def run_to_the_end(bus: MemoryBus) -> FakeLearner:
+    """Run every role together until the budget is reached; fail when one of them dies."""
     codec = bus.codec
     contexts: list[Context] = []
 
@@ -80,12 +101,49 @@ async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy()
             assert isinstance(context.stop, asyncio.Event)
             context.stop.set()
         await asyncio.gather(*servers)
+    return learner
 
+
+def require_closed_accounts(bus: MemoryBus) -> None:
+    """Hold the counts of the end against one another."""
     end = only(e for e in bus.records(topics.CONTROL) if e.kind is ControlKind.END_OF_STREAM)
     counts = end.counts
     assert counts["issued"] == sum(
         counts[name] for name in ("admitted", "dropped", "abandoned", "evaluated")
     )
+
+
+async def test_damaged_records_on_every_topic_stop_no_role_and_become_dead_letters() -> None:
+    bus = MemoryBus(partitions=4)
+
+    def spoil() -> None:
+        for topic in topics.ALL:
+            for partition in range(bus.partitions):
+                for raw in (b"", b"no frame", b"\x00\x00\x0f\x00\x00unknown", bytes(5), bytes(900)):
+                    bus.append_raw(topic, partition=partition, raw=raw)
+
+    async def spoil_again() -> None:
+        # In the middle of everything: roles hold state that damage must not touch.
+        while not bus.records(topics.GATE_DECISIONS):
+            await asyncio.sleep(0.02)
+        spoil()
+
+    spoil()
+    spoiling = asyncio.create_task(spoil_again())
+    learner = await run_to_the_end(bus)
+    await spoiling
+    require_closed_accounts(bus)
+    assert learner.number >= STEPS
+    trajectories = bus.records(topics.TRAJECTORIES)
+    assert max(Counter(one.episode_id for one in trajectories).values()) == 1
+    mourned = {(one.consumer, one.origin_topic) for one in bus.records(topics.DEAD_LETTERS)}
+    assert mourned >= {(role.value, one.name) for role, ones in READS.items() for one in ones}
+
+
+async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy() -> None:
+    bus = MemoryBus(partitions=4)
+    learner = await run_to_the_end(bus)
+    require_closed_accounts(bus)
     assert learner.number >= STEPS
     trajectories = bus.records(topics.TRAJECTORIES)
     assert max(Counter(one.episode_id for one in trajectories).values()) == 1
