@@ -163,7 +163,9 @@ def judge(
     """
     age_ms, is_skewed = age_of(timestamp_ms=timestamp_ms, now_ms=now_ms)
     versions = versions_of(trajectory)
-    ordinals = [learner.ordinal_of(version) for version in versions]
+    # A version that a restart cut off has an ordinal too, maybe above the head's; lag is a
+    # difference along the lineage and counts its versions only.
+    ordinals = [learner.ordinal_of(v) for v in versions if learner.is_ancestor(v)]
     known = [ordinal for ordinal in ordinals if ordinal is not None]
     lag = learner.newest_ordinal - min(known) if known else 0
 

@@ -9,8 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from schemas.enums import DropReason, Termination, VerdictCode, VersionSwitch
-from schemas.ids import Version
+from schemas.enums import (
+    DropReason,
+    LearnerEventKind,
+    Termination,
+    VerdictCode,
+    VersionSwitch,
+)
+from schemas.ids import Version, WorkerId
+from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import PolicySpan
 from stream_jobs.core.staleness import (
     DIGESTS,
@@ -21,6 +28,7 @@ from stream_jobs.core.staleness import (
     inverse,
     rejects,
 )
+from tests.support.fake_rollout import RUN
 from tests.unit.stream_jobs.trajectories import (
     BOUNDS,
     judged,
@@ -77,6 +85,23 @@ def test_a_version_off_the_lineage_or_out_of_the_registry_is_orphaned() -> None:
         reason(other, steps=2, registry=registry(2) | {Version(2, 1): "x"})
         is DropReason.ORPHANED_VERSION
     )
+
+
+def test_lag_is_never_negative_for_a_version_that_a_restart_cut_off() -> None:
+    log = learner(steps=3)
+    fence = LearnerEvent(
+        run_id=RUN,
+        kind=LearnerEventKind.EPOCH_STARTED,
+        epoch=2,
+        learner_id=WorkerId("learner-0"),
+        at_us=1,
+        writer_id=WorkerId("learner-0"),
+    )
+    assert log.take(10, 2_000, fence)
+    assert log.take(11, 2_000, replace(fence, kind=LearnerEventKind.RESTORED))
+    assert log.newest_ordinal == 0
+    lost = judged(trajectory(version=Version(1, 3)), learner=log, registry=registry(3))
+    assert (lost.reason, lost.lag_steps) == (DropReason.ORPHANED_VERSION, 0)
 
 
 def test_a_digest_that_is_not_the_registrys_is_a_version_mismatch() -> None:
