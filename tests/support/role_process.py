@@ -1,4 +1,4 @@
-"""Runs the sink or the lag and age job as a process of its own, for tests that kill it.
+"""Runs sink, lag and age job or a scheduler as a process of its own, for tests that kill it.
 
 The embedded ClickHouse and faust each want a process to themselves. Called as
 `python -m tests.support.role_process JSON`; `start` below writes the JSON.
@@ -27,11 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def start(
     role: str, *, bootstrap: str, prefix: str, run: str, log: Path,
-    starts: Mapping[str, Mapping[int, int]], settings: Mapping[str, Any],
+    starts: Mapping[str, Mapping[int, int]], settings: Mapping[str, Any], index: int = 0,
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    """Start `sink` or `lag_age` as a child; its log goes to a file."""
+    """Start `sink`, `lag_age` or `scheduler` as a child; its log goes to a file."""
     given = {
-        "role": role, "bootstrap": bootstrap, "prefix": prefix, "run": run,
+        "role": role, "index": index, "bootstrap": bootstrap, "prefix": prefix, "run": run,
         "starts": {name: dict(at) for name, at in starts.items()}, "settings": dict(settings),
     }  # fmt: skip
     with log.open("ab") as file:
@@ -59,7 +59,7 @@ async def main(given: Mapping[str, Any]) -> None:
     producer = KafkaProducer(ProducerSettings(**bus), codec, clock)
     context = Context(
         run_id=RunId(given["run"]),
-        worker_id=WorkerId(f"{given['role']}-0"),
+        worker_id=WorkerId(f"{given['role']}-{given['index']}"),
         incarnation=os.urandom(8).hex(),
         producer=producer,
         consumers=KafkaConsumers(ConsumerSettings(**bus), codec),
@@ -79,6 +79,11 @@ async def main(given: Mapping[str, Any]) -> None:
                 codec=codec,
                 migrations=table_definitions(),
             )
+        elif given["role"] == "scheduler":
+            from stream_jobs import scheduler
+            from stream_jobs.settings import SchedulerSettings
+
+            await scheduler.run(context, SchedulerSettings(**given["settings"]), codec=codec)
         else:
             from stream_jobs import lag_age
             from stream_jobs.sink_settings import LagAgeSettings

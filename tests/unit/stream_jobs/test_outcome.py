@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +18,7 @@ STOP = StopCause.POLICY_STOP
 
 
 def result(code: VerdictCode, **fields: object) -> VerifierResult:
-    reward = 0.5 if code.carries_reward else None
+    reward = 0.5 if getattr(code, "carries_reward", True) else None
     base = replace(verdict(issued_event(0), 1.0), code=code, reward=reward)
     return replace(base, **fields)  # type: ignore[arg-type]  # by name
 
@@ -77,3 +79,38 @@ def test_a_timeout_on_the_verifiers_clock_blames_nobody_but_us() -> None:
 def test_a_cancelled_episode_has_no_reward() -> None:
     found = outcome_of(StopCause.USER_CANCEL, result(VerdictCode.CORRECT), fault_reward=0.0)
     assert (found.termination, found.reward) == (Termination.USER_CANCEL, None)
+
+
+def widened(closed: type[StrEnum]) -> Any:
+    """Return a member that a closed set would have if somebody added a class to it."""
+    names = {one.name: one.value for one in closed} | {"ADDED": "added"}
+    return cast(Any, StrEnum("Wider", names))["ADDED"]  # type: ignore[misc]
+
+
+def test_every_cause_and_verdict_has_an_outcome_and_only_the_policys_are_trained() -> None:
+    for cause in StopCause:
+        for code in VerdictCode:
+            found = outcome_of(cause, result(code), fault_reward=-1.0)
+            assert (found.reward is None) != found.termination.is_policy_outcome
+            assert (found.source is RewardSource.NONE) == (found.reward is None)
+
+
+def test_a_class_that_is_added_is_refused_until_somebody_decides_what_it_means() -> None:
+    with pytest.raises(AssertionError, match="added"):
+        outcome_of(widened(StopCause), result(VerdictCode.CORRECT), fault_reward=0.0)
+    with pytest.raises(AssertionError, match="added"):
+        outcome_of(STOP, result(widened(VerdictCode)), fault_reward=0.0)
+
+
+def test_budget_environment_and_policy_are_three_classes() -> None:
+    causes = (StopCause.BUDGET_TRUNCATION, StopCause.ENVIRONMENT_ERROR, STOP)
+    found = [
+        outcome_of(cause, result(VerdictCode.WRONG_ANSWER), fault_reward=0.0).termination
+        for cause in causes
+    ]
+    assert found == [
+        Termination.BUDGET_TRUNCATION,
+        Termination.ENVIRONMENT_ERROR,
+        Termination.TASK_FAILURE,
+    ]
+    assert [one.is_truncated for one in found] == [True, False, False]
