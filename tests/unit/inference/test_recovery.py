@@ -58,6 +58,15 @@ async def reopened(
     raise AssertionError("refence without end")
 
 
+async def _standing(worker: Stand, bus: MemoryBus) -> asyncio.Task[tuple[int, dict[str, Any]]]:
+    """Ask for the turn and wait until 30 of its tokens are in the log, where the engine stands."""
+    worker.engine.ceiling = 30
+    await worker.open(E)
+    asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
+    await until(lambda: len(action_ids(wal_of(bus, E))) == 30)
+    return asked
+
+
 async def test_another_worker_goes_on_at_the_next_token() -> None:
     bus = MemoryBus(partitions=2)
     async with stand(bus, paced()) as one, stand(bus, paced(), worker="inference-2") as two:
@@ -149,10 +158,7 @@ async def test_an_acknowledgement_without_offset_is_completed_by_reading_back() 
 async def test_a_full_queue_delays_and_loses_nothing() -> None:
     bus = MemoryBus(partitions=2)
     async with stand(bus, paced()) as worker:
-        worker.engine.ceiling = 30
-        await worker.open(E)
-        asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
-        await until(lambda: len(action_ids(wal_of(bus, E))) == 30)
+        asked = await _standing(worker, bus)
         bus.faults.is_full = True
         worker.engine.ceiling = None
         await asyncio.sleep(0.05)
@@ -165,10 +171,7 @@ async def test_a_full_queue_delays_and_loses_nothing() -> None:
 async def test_a_commit_rejected_by_the_broker_ends_in_refence() -> None:
     bus = MemoryBus(partitions=2)
     async with stand(bus, paced()) as worker:
-        worker.engine.ceiling = 30
-        await worker.open(E)
-        asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
-        await until(lambda: len(action_ids(wal_of(bus, E))) == 30)
+        asked = await _standing(worker, bus)
         bus.faults.next(Fault.REJECTED, topic=TOKENS)
         worker.engine.ceiling = None
         status, answer = await reopened(worker, lambda n: _joined(asked, worker, n), 1)
@@ -300,10 +303,7 @@ async def test_an_older_turn_is_replayed_from_the_log_by_another_worker() -> Non
 async def test_a_drained_worker_leaves_everything_it_sampled_in_the_log() -> None:
     bus = MemoryBus(partitions=2)
     async with stand(bus, paced()) as worker:
-        worker.engine.ceiling = 30
-        await worker.open(E)
-        asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
-        await until(lambda: len(action_ids(wal_of(bus, E))) == 30)
+        asked = await _standing(worker, bus)
         left = await worker.service.drain()
         assert left == 0
         status, answer = await asked
@@ -320,10 +320,7 @@ async def test_a_drained_worker_leaves_everything_it_sampled_in_the_log() -> Non
 async def test_a_damaged_record_is_skipped_and_the_turn_goes_on_before_it() -> None:
     bus = MemoryBus(partitions=1)
     async with stand(bus, paced()) as worker:
-        worker.engine.ceiling = 30
-        await worker.open(E)
-        asked = asyncio.create_task(worker.chat(E, ASK, turn=0))
-        await until(lambda: len(action_ids(wal_of(bus, E))) == 30)
+        asked = await _standing(worker, bus)
         bus.append_raw(TOKENS, partition=0, raw=b"junk", key=EpisodeId(E).encode())
         await worker.open(E, number=2, first=False)
         worker.engine.ceiling = None
