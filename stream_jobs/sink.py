@@ -57,7 +57,7 @@ async def run(
     store = await Store.open(lambda: make_engine(settings))
     endpoint = Endpoint(store, settings)
     try:
-        await store.migrate(definitions)
+        await store.migrate(definitions, cluster=settings.server_cluster)
         await endpoint.start()
         await Sink(context, settings, codec, store, definitions.rollups).run(endpoint.url)
     finally:
@@ -73,7 +73,9 @@ def make_engine(settings: SinkSettings) -> Engine:
         memory_bytes_max=settings.memory_bytes_max,
     )
     if settings.server_url:
-        return ServerEngine(settings.server_url, limits)
+        return ServerEngine(
+            settings.server_url, limits, is_replicated=bool(settings.server_cluster)
+        )
     return EmbeddedEngine(Path(settings.tables_dir), limits)
 
 

@@ -86,23 +86,27 @@ class EmbeddedEngine:
             self._reader.query(f"SET {name} = {value}")
 
     def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:
-        """Insert and wait for the end.
-
-        chDB answers success, with all rows written, to a streamed insert that the table refused;
-        only the engine's own count of its errors tells. When that count moved, the insert is taken
-        as failed: it is repeated under its token, which costs no row twice if it did not.
-        """
+        """Insert and wait for the end."""
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, data.schema) as writer:
             writer.write_table(data)
         columns = ", ".join(f"`{name}`" for name in data.column_names)
         clause = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
         statement = f"INSERT INTO {table} ({columns}) SETTINGS {clause}"
+        self.stream(statement, "ArrowStream", stream.getvalue())
+
+    def stream(self, statement: str, form: str, data: bytes) -> None:
+        """Insert data in a format and wait for the end.
+
+        chDB answers success, with all rows written, to a streamed insert that the table refused;
+        only the engine's own count of its errors tells. When that count moved, the insert is taken
+        as failed: it is repeated under its token, which costs no row twice if it did not.
+        """
         if self._errors is None:
             self._errors = self._count_errors()
         before, self._errors = self._errors, None
-        with self._handle.send_insert(statement, "ArrowStream") as insert:
-            insert.append(stream.getvalue())
+        with self._handle.send_insert(statement, form) as insert:
+            insert.append(data)
             insert.finish()
         self._errors = after = self._count_errors()
         for code, count in after.items():
@@ -147,14 +151,22 @@ class ServerEngine:
 
     is_shared = True
 
-    def __init__(self, url: str, limits: Limits) -> None:
-        """Connect; `url` may carry user and password."""
+    def __init__(self, url: str, limits: Limits, *, is_replicated: bool = False) -> None:
+        """Connect; `url` may carry user, password and database.
+
+        is_replicated: every write then waits for most replicas, and reads see all such writes.
+        """
         import clickhouse_connect
         from clickhouse_connect.driver.exceptions import Error
 
         self.faults: tuple[type[Exception], ...] = (Error, OSError)
+        certain = {"insert_quorum": "auto", "select_sequential_consistency": "1"}
         self._client = clickhouse_connect.get_client(
-            dsn=url, autogenerate_session_id=False, send_receive_timeout=60, query_limit=0
+            dsn=url,
+            autogenerate_session_id=False,
+            send_receive_timeout=60,
+            query_limit=0,
+            settings=certain if is_replicated else None,
         )
         self._limits = {
             "max_execution_time": str(limits.seconds_max),

@@ -39,6 +39,9 @@ class SinkSettings(BaseModel):
     server_url: str = Field(
         "", description="URL of a ClickHouse server; empty: the embedded engine."
     )
+    server_cluster: str = Field(
+        "", description="Cluster of that server on which tables are replicated; empty: on it alone."
+    )
     listen_host: str = Field("127.0.0.1", description="Address of the read-only SQL endpoint.")
     listen_port: int = Field(0, ge=0, le=65535, description="Its port; 0 takes a free one.")
     batch_offsets: int = Field(

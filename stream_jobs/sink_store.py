@@ -33,6 +33,7 @@ from stream_jobs.core.sink_statements import (
     Definitions,
     changed,
     engine_code,
+    on_cluster,
     outstanding,
     passes,
 )
@@ -92,17 +93,20 @@ class Store:
             raise
         return cls(engine, thread)
 
-    async def migrate(self, definitions: Definitions) -> tuple[str, ...]:
-        """Apply what is outstanding, in order; return the names of what was applied now."""
-        await self.run(_VERSIONS)
-        await self.run(_REPEATABLE)
+    async def migrate(self, definitions: Definitions, *, cluster: str = "") -> tuple[str, ...]:
+        """Apply what is outstanding, in order; return the names of what was applied now.
+
+        cluster: of a server, whose tables are replicated then.
+        """
+        await self.run(on_cluster(_VERSIONS, cluster))
+        await self.run(on_cluster(_REPEATABLE, cluster))
         rows = await self.rows("SELECT version, checksum FROM schema_migrations FINAL")
         todo = outstanding(
             definitions.migrations, {int(version): checksum for version, checksum in rows}
         )
         for migration in todo:
             for statement in migration.statements:
-                await self.run(statement)
+                await self.run(on_cluster(statement, cluster))
             await self.run(
                 "INSERT INTO schema_migrations (version, name, checksum) VALUES "
                 f"({migration.version}, '{_quoted(migration.name)}', '{migration.checksum}')"
@@ -111,7 +115,7 @@ class Store:
         again = changed(definitions, todo, {row[0]: row[1] for row in rows})
         for one in again:
             for statement in one.statements:
-                await self.run(statement)
+                await self.run(on_cluster(statement, cluster))
             await self.run(
                 "INSERT INTO schema_repeatable (name, checksum) VALUES "
                 f"('{_quoted(one.name)}', '{one.checksum}')"

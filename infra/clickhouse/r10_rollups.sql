@@ -233,7 +233,7 @@ FROM (
     ifNull(most_2, -inf) AS mx_2
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, labels['environment'] AS environment,
+      toStartOfMinute(ts) AS t, run_id, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment,
       writer_id AS worker, -1 AS epoch, -1 AS number,
       toFloat64(value / 1000) AS v_0, name = 'exposure_wait_us' AS w_0,
       toFloat64(value / 1000) AS v_1, name = 'gateway_overhead_us' AS w_1,

@@ -388,7 +388,7 @@ FROM (
 );
 
 CREATE OR REPLACE VIEW exposure_wait_ms_samples AS
-SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value / 1000) AS value, writer_id AS worker, labels['environment'] AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
+SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value / 1000) AS value, writer_id AS worker, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
 FROM metric_points AS s
 WHERE name = 'exposure_wait_us';
 
@@ -416,7 +416,7 @@ FROM (
 );
 
 CREATE OR REPLACE VIEW gateway_overhead_ms_samples AS
-SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value / 1000) AS value, writer_id AS worker, labels['environment'] AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
+SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value / 1000) AS value, writer_id AS worker, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
 FROM metric_points AS s
 WHERE name = 'gateway_overhead_us';
 
@@ -543,7 +543,7 @@ FROM (
 );
 
 CREATE OR REPLACE VIEW environment_turn_ms_samples AS
-SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value * 1000) AS value, writer_id AS worker, labels['environment'] AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
+SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value * 1000) AS value, writer_id AS worker, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
 FROM metric_points AS s
 WHERE name = 'environment_turn_s';
 

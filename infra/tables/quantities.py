@@ -75,7 +75,10 @@ STEPS = Source(
     version=True, episode=False, group=False,
 )  # fmt: skip
 POINTS = Source(
-    table="metric_points", record="MetricPoint", environment="labels['environment']",
+    table="metric_points", record="MetricPoint",
+    # Whatever a label says, percentiles are cut by environments that tasks name, and no others.
+    environment="if(labels['environment'] IN (SELECT environment FROM tasks), "
+    "labels['environment'], '')",
     episode=False, group=False,
 )  # fmt: skip
 

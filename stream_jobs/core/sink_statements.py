@@ -174,6 +174,30 @@ def _statements(text: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
+_ENGINE = re.compile(r"\bENGINE = (\w*MergeTree)\b")
+_NAMED = re.compile(
+    r"^(?:CREATE TABLE IF NOT EXISTS|CREATE OR REPLACE VIEW|ALTER TABLE|DROP TABLE IF EXISTS"
+    r"|DROP VIEW IF EXISTS|CREATE MATERIALIZED VIEW IF NOT EXISTS) \w+"
+)
+
+
+def on_cluster(statement: str, cluster: str) -> str:
+    """Return a definition for a cluster of replicas; as it is when `cluster` is empty.
+
+    Tables become replicated ones under the server's own default path, and remember the tokens of
+    inserts in common. The name of the cluster is a word.
+    """
+    if not cluster:
+        return statement
+    if re.fullmatch(r"\w[\w.-]*", cluster) is None:
+        raise SettingsError(
+            f"{cluster!r} is no name of a cluster", hint="letters, digits, dots and dashes"
+        )
+    statement = _NAMED.sub(lambda found: f"{found[0]} ON CLUSTER '{cluster}'", statement)
+    statement = _ENGINE.sub(r"ENGINE = Replicated\1", statement)
+    return statement.replace("non_replicated_deduplication", "replicated_deduplication")
+
+
 def _rollup(statement: str, checksum: str) -> Rollup:
     table = re.search(r"\bFROM (\w+)\s+WHERE ts >=", statement)
     if table is None:

@@ -18,6 +18,7 @@ from infra.tables.views import VIEWS
 from schemas import topics
 from schemas.errors import InvariantError, RejectedError
 from schemas.ports import Delivered
+from stream_jobs.core.sink_statements import on_cluster, parse_migrations
 from tests.support import small_run
 from tests.support.small_run import made
 from tests.support.table_process import Tables
@@ -47,6 +48,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
 def tables(tmp_path: Path) -> Iterator[Tables]:
     """Empty tables."""
     one = Tables(tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture(params=[False, True], ids=["embedded", "server"])
+def either(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Tables]:
+    """Empty tables, in the embedded engine and behind the protocol of a server."""
+    one = Tables(tmp_path, behind_http=request.param)
     yield one
     one.close()
 
@@ -219,7 +228,7 @@ def test_percentiles_keep_their_rank_after_merging_partitions_and_minutes(tables
             assert off <= 0.01, f"{key} is {off:.4f} off its rank (seed {seed})"
 
 
-def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(tables: Tables) -> None:
+def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(either: Tables) -> None:
     messages = [
         Delivered(
             topic=topics.VERDICTS.name, partition=0, offset=offset,
@@ -229,10 +238,10 @@ def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(tables
         for offset in range(10)
     ]  # fmt: skip
     for _ in range(3):
-        tables.insert(topics.VERDICTS, messages, "verdicts:0:0-9")
-        tables.roll()
-    assert tables.one("SELECT count() AS n FROM verdicts") == {"n": 10}
-    assert tables.one("SELECT n FROM quantities WHERE quantity = 'verifier_ms'") == {"n": 10}
+        either.insert(topics.VERDICTS, messages, "verdicts:0:0-9")
+        either.roll()
+    assert either.one("SELECT count() AS n FROM verdicts") == {"n": 10}
+    assert either.one("SELECT n FROM quantities WHERE quantity = 'verifier_ms'") == {"n": 10}
 
 
 def verdict(duration_us: int) -> Any:
@@ -260,41 +269,76 @@ def test_definitions_are_applied_once_and_a_changed_rollup_is_made_anew(tables: 
 
 
 def test_an_insert_that_the_table_refuses_is_an_error_and_not_lost_in_silence(
-    tables: Tables,
+    either: Tables,
 ) -> None:
-    tables.run("ALTER TABLE verdicts ADD CONSTRAINT short CHECK duration_us < 5")
-    tables.add(topics.VERDICTS, [verdict(1)], at_ms=[1])
+    either.run("ALTER TABLE verdicts ADD CONSTRAINT short CHECK duration_us < 5")
+    either.add(topics.VERDICTS, [verdict(1)], at_ms=[1])
     with pytest.raises(InvariantError, match="short"):
-        tables.add(topics.VERDICTS, [verdict(9)], at_ms=[1])
+        either.add(topics.VERDICTS, [verdict(9)], at_ms=[1])
     with pytest.raises(RejectedError, match="nonsense"):
-        tables.ask("SELECT nonsense")
+        either.ask("SELECT nonsense")
     # Another's error is not taken for one of the next insert.
-    tables.add(topics.VERDICTS, [verdict(2)], at_ms=[1])
-    assert tables.one("SELECT count() AS n FROM verdicts") == {"n": 2}
+    either.add(topics.VERDICTS, [verdict(2)], at_ms=[1])
+    assert either.one("SELECT count() AS n FROM verdicts") == {"n": 2}
 
 
-def test_rows_from_the_far_past_and_future_and_of_wild_clocks_are_all_kept(tables: Tables) -> None:
+def test_rows_from_the_far_past_and_future_and_of_wild_clocks_are_all_kept(either: Tables) -> None:
     at_ms = [-1, 0, 1, 4_102_444_800_000, 2**53, small_run.T0 * 1000]
     points = [
         made(topics.METRICS, name="x_ms", value=1.0, at_us=at)
         for at in (-(2**62), 0, 2**62, 5, 1, 2)
     ]
-    tables.add(topics.METRICS, points, at_ms=at_ms)
+    either.add(topics.METRICS, points, at_ms=at_ms)
     months = [86_400_000 * 31 * month for month in range(200)]
     many = [made(topics.METRICS, name="y_ms", value=1.0) for _ in months]
-    tables.add(topics.METRICS, many, at_ms=months)
-    tables.run("OPTIMIZE TABLE metric_points FINAL")
-    tables.roll()
-    assert tables.one("SELECT count() AS n FROM metric_points") == {"n": 206}
-    assert tables.one("SELECT sum(n) AS n FROM metric_quantiles") == {"n": 206}
+    either.add(topics.METRICS, many, at_ms=months)
+    either.run("OPTIMIZE TABLE metric_points FINAL")
+    either.roll()
+    assert either.one("SELECT count() AS n FROM metric_points") == {"n": 206}
+    assert either.one("SELECT sum(n) AS n FROM metric_quantiles") == {"n": 206}
 
 
-def test_a_run_name_that_is_sql_stays_a_name(tables: Tables) -> None:
+def test_a_run_name_that_is_sql_stays_a_name(either: Tables) -> None:
     name = "x'); DROP TABLE verdicts; -- \\' \n {run:String}"
     record = made(topics.VERDICTS, run_id=name, code="correct", episode_id=name)
-    tables.add(topics.VERDICTS, [record], at_ms=[small_run.T0 * 1000])
-    assert tables.one("SELECT run_id, episode_id FROM verdicts") == {
+    either.add(topics.VERDICTS, [record], at_ms=[small_run.T0 * 1000])
+    assert either.one("SELECT run_id, episode_id FROM verdicts") == {
         "run_id": name,
         "episode_id": name,
     }
-    assert tables.one("SELECT count() AS n FROM verdicts") == {"n": 1}
+    assert either.one("SELECT count() AS n FROM verdicts") == {"n": 1}
+
+
+def test_of_several_who_choose_a_border_the_first_decides_for_all(either: Tables) -> None:
+    assert either.agree("run-1", 10, 19, 5) == (10, 19)
+    assert either.agree("run-1", 10, 99, 6) == (10, 19)
+    assert either.agree("run-1", 10, 12, 1) == (10, 19)
+    assert either.agree("run-2", 10, 12, 9) == (10, 12)
+    assert either.agree("run-1", 20, 29, 7) == (20, 29)
+
+
+def test_every_definition_for_a_cluster_is_one_that_the_engine_can_read(tables: Tables) -> None:
+    definitions = parse_migrations(table_definitions())
+    count = 0
+    for migration in (*definitions.migrations, *definitions.repeatable):
+        for statement in migration.statements:
+            if statement.startswith(("CREATE TABLE", "ALTER", "DROP")):
+                tables.run(f"EXPLAIN AST {on_cluster(statement, 'main')}")
+                count += "Replicated" in on_cluster(statement, "main")
+    assert count > 20
+
+
+def test_a_label_with_ever_new_values_costs_its_rows_and_no_more(tables: Tables) -> None:
+    tables.add(topics.TASKS, [made(topics.TASKS, task_id="t", environment="counter")], at_ms=[0])
+    labels = [{"environment": "counter" if n % 2 else f"e-{n}"} for n in range(200)]
+    points = [
+        made(topics.METRICS, name="environment_turn_s", value=0.5, labels=one) for one in labels
+    ]
+    tables.add(topics.METRICS, points, at_ms=[small_run.T0 * 1000] * len(points))
+    tables.roll()
+    assert tables.one("SELECT uniqExact(labels) AS n FROM metric_points") == {"n": 101}
+    asked = "SELECT environment, n FROM quantity_1m WHERE quantity = 'environment_turn_ms' "
+    assert tables.ask(asked + "ORDER BY environment") == [
+        {"environment": "", "n": 100},
+        {"environment": "counter", "n": 100},
+    ]

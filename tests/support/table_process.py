@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import SluiceError
+from schemas.ids import RunId
 from schemas.ports import Delivered
 from schemas.topics import Topic
+from stream_jobs.core.sink_ranges import Range
 from stream_jobs.core.sink_tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,13 +29,17 @@ ROOT = Path(__file__).resolve().parents[2]
 class Tables:
     """The tables of one folder, made by the real migrations."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start the child; it migrates before it answers."""
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.table_process", str(folder)],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+    def __init__(self, folder: Path, *, behind_http: bool = False) -> None:
+        """Start the child; it migrates before it answers.
+
+        behind_http: it reaches the engine as it would a server, through the ordinary client.
+        """
+        self._server = _start("fake_clickhouse", folder) if behind_http else None
+        where = str(folder)
+        if self._server is not None:
+            assert self._server.stdout is not None
+            where = f"http://127.0.0.1:{int(self._server.stdout.readline())}"
+        self._child = _start("table_process", where)
         self._offsets: dict[tuple[str, int], int] = {}
 
     def add(
@@ -73,6 +79,11 @@ class Tables:
         """Run a statement that writes."""
         self._call(("run", statement))
 
+    def agree(self, run: str, first: int, last: int, claimed: int) -> tuple[int, int]:
+        """Choose the border of a range of one partition; return the range as it was chosen."""
+        agreed: tuple[int, int] = self._call(("agree", run, first, last, claimed))
+        return agreed
+
     def migrate(self, texts: Sequence[str]) -> list[str]:
         """Apply definitions; return what was applied."""
         applied: list[str] = self._call(("migrate", list(texts)))
@@ -83,6 +94,9 @@ class Tables:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(20)
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait(20)
 
     def _call(self, what: tuple[Any, ...]) -> Any:
         assert self._child.stdin is not None
@@ -93,6 +107,14 @@ class Tables:
         if failed:
             raise answer
         return answer
+
+
+def _start(module: str, argument: Path | str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", f"tests.support.{module}", str(argument)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
 
 
 class _Served:
@@ -129,14 +151,24 @@ class _Served:
     async def run(self, statement: str) -> None:
         await self._store.run(statement)
 
+    async def agree(self, run: str, first: int, last: int, claimed: int) -> tuple[int, int]:
+        place, wanted = ("tokens.v1", 0), Range(first, last)
+        agreed = await self._store.agree(RunId(run), place, wanted, claimed=claimed)
+        return agreed.first, agreed.last
 
-async def _serve(folder: Path) -> None:
+
+async def _serve(where: str) -> None:
     from infra.run.worker import table_definitions
-    from stream_jobs.sink_engines import EmbeddedEngine, Limits
+    from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngine
     from stream_jobs.sink_store import Store
 
     limits = Limits(seconds_max=60, rows_max=1_000_000, memory_bytes_max=2_000_000_000)
-    store = await Store.open(lambda: EmbeddedEngine(folder, limits))
+
+    def engine() -> Engine:
+        is_server = where.startswith("http")
+        return ServerEngine(where, limits) if is_server else EmbeddedEngine(Path(where), limits)
+
+    store = await Store.open(engine)
     served = _Served(store)
     await served.migrate(table_definitions())
     out = os.fdopen(os.dup(1), "wb")
@@ -156,4 +188,4 @@ async def _serve(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(sys.argv[1]))

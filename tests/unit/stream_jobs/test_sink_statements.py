@@ -8,6 +8,7 @@ from schemas.errors import RejectedError, SettingsError
 from stream_jobs.core.sink_statements import (
     changed,
     engine_code,
+    on_cluster,
     outstanding,
     parse_migrations,
     passes,
@@ -140,3 +141,23 @@ def test_a_rollup_names_the_table_that_it_reads_and_one_that_reads_none_is_refus
     assert (one.name, one.table) == ("b from a", "a")
     with pytest.raises(SettingsError, match="does not read one table"):
         parse_migrations([migration(1), "-- rollups: x\nINSERT INTO b SELECT 1;\n"])
+
+
+def test_definitions_become_replicated_ones_on_a_cluster_and_stay_as_they_are_without() -> None:
+    table = (
+        "CREATE TABLE IF NOT EXISTS a (x Int64)\nENGINE = ReplacingMergeTree(x) ORDER BY x\n"
+        "SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    assert on_cluster(table, "") == table
+    assert on_cluster(table, "main") == (
+        "CREATE TABLE IF NOT EXISTS a ON CLUSTER 'main' (x Int64)\n"
+        "ENGINE = ReplicatedReplacingMergeTree(x) ORDER BY x\n"
+        "SETTINGS replicated_deduplication_window = 10000"
+    )
+    assert on_cluster("ALTER TABLE a\n  ADD COLUMN b Int64", "m") == (
+        "ALTER TABLE a ON CLUSTER 'm'\n  ADD COLUMN b Int64"
+    )
+    view = on_cluster("CREATE OR REPLACE VIEW v AS\nSELECT 'ENGINE'", "m")
+    assert view == "CREATE OR REPLACE VIEW v ON CLUSTER 'm' AS\nSELECT 'ENGINE'"
+    with pytest.raises(SettingsError, match="no name of a cluster"):
+        on_cluster(table, "m'; DROP TABLE a")
