@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from infra.asyncapi import document
+from infra.exporter.page import prometheus_page
 from infra.settings import SHARED, RunSettings
 from infra.tables import generated
 from infra.tables.page import metrics_page
@@ -136,6 +137,7 @@ def generate() -> dict[Path, str]:
         ROOT / "docs" / "settings.md": settings_page(),
         ROOT / "docs" / "asyncapi.json": contract,
         ROOT / "docs" / "metrics.md": metrics_page(),
+        ROOT / "docs" / "prometheus.md": prometheus_page(),
         ROOT / "infra" / "clickhouse" / "r10_rollups.sql": generated.rollups(),
         ROOT / "infra" / "clickhouse" / "r20_quantities.sql": generated.views(),
         page: architecture(page.read_text()),

@@ -144,6 +144,19 @@ class ProcessesSection(BaseModel):
     )
 
 
+class MetricsSection(BaseModel):
+    """What each process exports to Prometheus."""
+
+    model_config = _FROZEN
+    enabled: bool = Field(True, description="Serve `/metrics` in every process.")
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address to listen on; the port is the kernel's choice and stands in a file "
+        "under `.prometheus` beside the runs, as file_sd_configs reads it. There is no login.",
+    )
+
+
 class RunSettings(BaseModel):
     """The whole tree: shared sections first, then one section per role."""
 
@@ -153,6 +166,7 @@ class RunSettings(BaseModel):
     training: TrainingSection = Field(default_factory=TrainingSection)
     bus: BusSection = Field(default_factory=BusSection)
     processes: ProcessesSection = Field(default_factory=ProcessesSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     task_source: TaskSourceSettings
     scheduler: SchedulerSettings
     environment: EnvironmentSettings

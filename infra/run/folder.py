@@ -63,6 +63,13 @@ class RunFolder:
         return self.root / "logs"
 
     @property
+    def targets(self) -> Path:
+        """One file per living process of any run beside this one, with the address of its
+        `/metrics`: Prometheus reads the files of one folder only.
+        """
+        return self.root.parent / ".prometheus"
+
+    @property
     def versions(self) -> Path:
         """Published policy versions."""
         return self.root / "versions"

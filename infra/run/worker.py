@@ -24,8 +24,11 @@ from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
 from infra.chaos.crash import arm_from
 from infra.clock import MachineClock
-from infra.run.folder import RunFolder, read_start
-from infra.run.roles import spec_of
+from infra.exporter.doors import MeteredConsumers, MeteredProducer
+from infra.exporter.instruments import Instruments
+from infra.exporter.serve import exporting
+from infra.run.folder import RunFolder, RunStart, read_start
+from infra.run.roles import RoleSpec, spec_of
 from infra.settings import RunSettings, read_resolved
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
@@ -60,21 +63,32 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop)
+    with exporting(
+        settings.metrics,
+        targets=folder.targets,
+        role=spec.name,
+        index=index,
+        run_id=start.run_id,
+    ) as instruments:
+        instruments.watch_disk({"run": folder.root, "versions": folder.versions})
+        await _work(spec, index, folder, settings, start, stop, instruments, supervised)
+
+
+async def _work(
+    spec: RoleSpec, index: int, folder: RunFolder, settings: RunSettings, start: RunStart,
+    stop: asyncio.Event, instruments: Instruments, supervised: bool,
+) -> None:  # fmt: skip
     clock = MachineClock()
     codec = codec_of(folder)
     me = worker_id(spec.name, index, start.run_id)
-    producer = KafkaProducer(
-        ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me), codec, clock
-    )
-    consumers = KafkaConsumers(
-        ConsumerSettings(
-            bootstrap=start.bootstrap,
-            prefix=start.prefix,
-            client_id=me,
-            topic_ids=dict(start.topic_ids),
-        ),
-        codec,
-    )
+    written = ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me)
+    producer = MeteredProducer(KafkaProducer(written, codec, clock), instruments, clock)
+    read = ConsumerSettings(
+        bootstrap=start.bootstrap, prefix=start.prefix, client_id=me,
+        topic_ids=dict(start.topic_ids),
+    )  # fmt: skip
+    door = KafkaConsumers(read, codec)
+    consumers = MeteredConsumers(door, instruments)
     context = Context(
         run_id=start.run_id,
         worker_id=me,
@@ -86,7 +100,9 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         secret=folder.secret.read_bytes(),
         stop=stop,
     )
-    watch = asyncio.create_task(_watch_parent(stop)) if supervised else None
+    watches = [asyncio.create_task(consumers.watch_lag())]
+    if supervised:
+        watches.append(asyncio.create_task(_watch_parent(stop)))
     given = {
         "codec": codec,
         "bootstrap": start.bootstrap,
@@ -98,7 +114,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
     try:
         await spec.function()(context, getattr(settings, spec.section), **extra)
     finally:
-        if watch is not None:
+        for watch in watches:
             watch.cancel()
         left = await producer.close(
             deadline=Deadline.after(
@@ -107,7 +123,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         )
         if left:
             _LOG.warning("%d records stay unknown; their readers settle them by fence", left)
-        await consumers.close()
+        await door.close()
 
 
 def _surroundings(settings: RunSettings, run_id: RunId) -> Surroundings:

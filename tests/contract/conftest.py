@@ -115,10 +115,11 @@ _BUSES = [*_IN_MEMORY, pytest.param("kafka", marks=pytest.mark.kafka)]
 class KafkaHarness(Harness):
     """A real broker; tests tell their records apart by starting at the ends they find."""
 
-    def __init__(self, bootstrap: str, prefix: str) -> None:
+    def __init__(self, bootstrap: str, prefix: str, *, delivery_timeout_ms: int = 5_000) -> None:
         super().__init__()
         self.bootstrap = bootstrap
         self.prefix = prefix
+        self._delivery_timeout_ms = delivery_timeout_ms
         self._consumers: list[KafkaConsumers] = []
 
     def consumers(self) -> Consumers:
@@ -165,7 +166,7 @@ class KafkaHarness(Harness):
             bootstrap=self.bootstrap,
             prefix=self.prefix,
             client_id="test",
-            delivery_timeout_ms=5_000,
+            delivery_timeout_ms=self._delivery_timeout_ms,
         )
         return KafkaProducer(settings, Codec.local(), RealClock())
 

@@ -1,0 +1,1 @@
+"""What every process exports to Prometheus: derived from the records that pass its doors."""
