@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, pstdev
 
 import pytest
@@ -24,13 +23,13 @@ from schemas.records.gate_decision import GateDecision
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 from stream_jobs.core.deciding import Writer, decision_on
-from stream_jobs.core.gate import OpenGroup
+from stream_jobs.core.gate import Arrived, OpenGroup
 from stream_jobs.core.outcome import outcome_of
-from stream_jobs.core.staleness import judge
+from stream_jobs.core.staleness import Judged
 from stream_jobs.settings import GroupRule
 from tests.support.fake_rollout import RUN, verdict
 from tests.unit.stream_jobs.scheduling import issued_event
-from tests.unit.stream_jobs.trajectories import BOUNDS, arrived, learner, registry, trajectory
+from tests.unit.stream_jobs.trajectories import arrived, judged, learner, trajectory
 
 GROUPS, SIZE, SHARE = 100, 4, 0.2
 FAILURES = (
@@ -65,18 +64,15 @@ def decided(records: list[Trajectory], rule: GroupRule) -> GateDecision:
         ordinal=first.ordinal, size=SIZE, issued_offset=0, fence=(1, WorkerId("scheduler-0:a")),
         firsts={r.episode_id: arrived(r, offset) for offset, r in enumerate(records)},
     )  # fmt: skip
-    judging = partial(judge_now, learner=learner(), registry=registry(0))
     return decision_on(
-        group, judge=judging, rule=rule, learner=learner(), is_draining=False,
+        group, judge=judge_now, rule=rule, learner=learner(), is_draining=False,
         writer=Writer(run_id=RUN, worker_id=WorkerId("gate-0"), at_us=1),
     )  # fmt: skip
 
 
-def judge_now(one, *, learner, registry):  # type: ignore[no-untyped-def]  # passed on as they are
-    return judge(
-        one.trajectory, timestamp_ms=1_000, now_ms=1_000, learner=learner, registry=registry,
-        bounds=BOUNDS, is_draining=False,
-    )  # fmt: skip
+def judge_now(one: Arrived) -> Judged:
+    assert one.trajectory is not None
+    return judged(one.trajectory)
 
 
 @pytest.mark.parametrize("rule", list(GroupRule))
@@ -121,9 +117,8 @@ def test_rewards_and_advantages_of_the_rest_are_those_of_the_run_without_failure
 
 
 def test_scoring_a_failure_as_zero_would_be_seen() -> None:
-    dice = random.Random(5)
     records = [judged_episode(0, member, 1.0, None) for member in range(SIZE)]
-    naive = [replace(r, reward=0.0) if dice.random() < 0.5 else r for r in records]
+    naive = [replace(records[0], reward=0.0), *records[1:]]
     assert decided(records, GroupRule.KEEP).group_mean == 1.0
     assert decided(naive, GroupRule.KEEP).group_mean < 1.0
 
