@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,7 +23,39 @@ BENCHES: dict[str, str] = {
     "decode": "benchmarks.decode_ratio",
     "episodes": "benchmarks.episodes",
     "audit": "benchmarks.audit",
+    "sink": "benchmarks.sink",
 }
+_AT_MOST = frozenset(
+    {
+        "audit_gib",
+        "audit_s",
+        "commit_p99_ratio",
+        "control_plane_gib",
+        "episodes_lost",
+        "gateway_overhead_p50_ms",
+    }
+)
+"""Figures whose goal is an upper bound; of all others it is a lower one."""
+
+
+def shown(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a row as people read it, with whether its goal is reached."""
+    value, goal = float(row["value"]), float(row["goal"])
+    at_most = row["name"] in _AT_MOST
+    reached = value <= goal if at_most else value >= goal
+    sign = "\u2264" if at_most else "\u2265"
+    return (
+        row["name"],
+        _number(value),
+        row["unit"],
+        f"{sign} {_number(goal)}",
+        "yes" if reached else "no",
+        row["conditions"],
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
 
 
 @click.command()
@@ -47,7 +80,6 @@ def bench(name: str, as_json: bool) -> None:
         show_json(rows)
     else:
         show_table(
-            ("name", "value", "unit", "goal", "conditions"),
-            [(r["name"], f"{r['value']:.4g}", r["unit"], r["goal"], r["conditions"]) for r in rows],
+            ("name", "value", "unit", "goal", "reached", "conditions"), list(map(shown, rows))
         )
     sys.exit(1 if failed else 0)

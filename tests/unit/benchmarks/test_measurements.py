@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from benchmarks import assembler, codec, gateway
 from benchmarks.broker import RUN
 from benchmarks.figures import interval, median, quantile, ratio_row
 from benchmarks.trajectories import Path, make_load
+from infra.cli.bench import BENCHES, shown
 from schemas.codec import Codec
 from schemas.enums import TokenKind
 from schemas.ports import Delivered
@@ -26,6 +29,22 @@ def test_a_row_names_its_figure_and_its_conditions() -> None:
     ]
     assert [set(row) for row in rows] == [_KEYS] * 2
     assert all(row["value"] > 0 for row in rows)
+
+
+def test_a_figure_is_held_against_its_goal_from_the_right_side() -> None:
+    def reached(name: str, value: float, goal: float) -> str:
+        row = {"name": name, "value": value, "unit": "u", "goal": goal, "conditions": "here"}
+        return shown(row)[4]
+
+    assert reached("codec_records_per_s", 80_000, 80_000) == "yes"
+    assert reached("codec_records_per_s", 79_999, 80_000) == "no"
+    assert reached("commit_p99_ratio", 1.3, 1.3) == "yes"
+    assert reached("episodes_lost", 1, 0) == "no"
+
+
+def test_every_measurement_is_a_module_that_runs() -> None:
+    for module in BENCHES.values():
+        assert callable(importlib.import_module(module).run)
 
 
 async def test_every_trajectory_of_a_block_is_put_decided_and_fetched() -> None:
