@@ -26,11 +26,6 @@ def _spelled(zigzag: int) -> bytes:
     return bytes(out)
 
 
-def _said_by_two(word: int) -> int:
-    zigzag = word & 127 | word >> 8 << 7
-    return zigzag >> 1 if not zigzag & 1 else ~(zigzag >> 1)
-
-
 # A negative index counts from the end of a tuple, so one table answers for -64 up to 8191.
 LONGS: tuple[bytes, ...] = tuple(
     _spelled(n << 1 if n >= 0 else ~(n << 1)) for n in (*range(8192), *range(-64, 0))
@@ -78,14 +73,15 @@ HALVES: list[int | None] = [None] * 65536
 """Two bytes that begin the varint of a long that is not negative, as its lowest 13 bits."""
 NEXT: list[int | None] = [None] * 65536
 """The two bytes after them, as 14 more bits."""
-for _n in range(1 << 14):
-    _word = int.from_bytes(PAIRS[_n], "little")
+TWO: list[int | None] = [None] * 32768
+"""What a long of two bytes says, by its bytes as a word."""
+for _n, _pair in enumerate(PAIRS):
+    _word = int.from_bytes(_pair, "little")
     HALVES[_word] = _n >> 1 if not _n & 1 else None
     NEXT[_word] = _n << 13
+    TWO[_word & 0x7FFF] = _n >> 1 if not _n & 1 else ~(_n >> 1)
 FIFTH: tuple[int, ...] = tuple(n << 27 for n in range(128))
 """The fifth byte, when it is the last, as bits 27 and up."""
-TWO: list[int] = [_said_by_two(n) for n in range(32768)]
-"""What a long of two bytes says, by its bytes as a word; the caller looks at their top bits."""
 LOWS = PAIRS[::2]
 """The lowest 13 bits of a long that is not negative, as the two bytes that begin its varint."""
 unpack_time = struct.Struct("<HH4s").unpack_from
