@@ -10,7 +10,7 @@ may do a share of the partitions each, in processes of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,18 +66,20 @@ async def audit(
     run_id: str,
     starts: Starts | None = None,
     *,
+    lows: Starts | None = None,
     records_max: int = RECORDS_TOGETHER_MAX,
     helpers: Helpers | None = None,
 ) -> AuditReport:
     """Audit a run, live or ended; `starts` are the offsets of its Start record, None reads whole
-    topics.
+    topics. `lows` are where the logs begin now: what a trim deleted is left to the recorded audit
+    that allowed it.
 
     Raises BusUnreachableError when no broker answers, TransientError when reading stalls.
     """
     cut = await sample(consumers)
-    begins = _begins(starts, cut)
+    begins = _begins(starts, lows, cut)
     work = helpers(cut, _records(begins, cut)) if helpers else None
-    whole = await _read_whole(consumers, run_id, begins, cut)
+    whole = await _read_whole(consumers, run_id, begins, lows, cut)
     if work is None:
         partitions = sorted(cut[EPISODES.name])
         shares: Sequence[Share] = [
@@ -106,22 +108,32 @@ async def audit_share(
     cut: Cut,
     partitions: Sequence[int],
     *,
+    lows: Starts | None = None,
     records_max: int = RECORDS_TOGETHER_MAX,
 ) -> Share:
     """Audit some partitions of a run inside a cut that was sampled elsewhere."""
-    begins = _begins(starts, cut)
-    whole = await _read_whole(consumers, run_id, begins, cut)
+    begins = _begins(starts, lows, cut)
+    whole = await _read_whole(consumers, run_id, begins, lows, cut)
     return await _share(consumers, whole, begins, cut, partitions, records_max)
 
 
-def _begins(starts: Starts | None, cut: Cut) -> dict[Topic[Any], Ends]:
-    return {topic: starts_of(topic, starts, cut[topic.name]) for topic in _TOPICS}
+def _begins(starts: Starts | None, lows: Starts | None, cut: Cut) -> dict[Topic[Any], Ends]:
+    begins: dict[Topic[Any], Ends] = {}
+    for topic in _TOPICS:
+        low = (lows or {}).get(topic.name, {})
+        begin = starts_of(topic, starts, cut[topic.name])
+        begins[topic] = {p: max(offset, low.get(p, 0)) for p, offset in begin.items()}
+    return begins
 
 
 async def _read_whole(
-    consumers: Consumers, run_id: str, begins: Mapping[Topic[Any], Ends], cut: Cut
+    consumers: Consumers,
+    run_id: str,
+    begins: Mapping[Topic[Any], Ends],
+    lows: Starts | None,
+    cut: Cut,
 ) -> Whole:
-    whole = Whole(run_id)
+    whole = Whole(run_id, lows=lows or {})
     for topic, take in _of_whole(whole):
         await _read(consumers, run_id, whole.poison, topic, (begins[topic], cut[topic.name]), take)
     await _look_further_for_versions(consumers, whole, cut)
@@ -190,6 +202,7 @@ _GROUPED: tuple[Topic[Any], ...] = (
     GATE_DECISIONS,
     GATED,
 )
+_MAY_BE_TRIMMED = (TOOL_EVENTS, TOKENS)
 _TOPICS: tuple[Topic[Any], ...] = (CONTROL, TASKS, POLICIES, LEARNER_STEPS, *_GROUPED)
 
 
@@ -230,8 +243,11 @@ async def _read_partitions(
     run_id = facts.whole.run_id
     for topic, take in _of_partitions(facts):
         ends = _only(cut[topic.name], facts.partitions)
+        if topic in _MAY_BE_TRIMMED and facts.trimmed:
+            take = _unless_trimmed(facts.trimmed, take)
         await _read(consumers, run_id, poison, topic, (begins[topic], ends), take)
         if topic is EPISODES:
+            facts.find_trimmed()
             # The WAL end of a final Ended decides which tokens count, so it is known before them.
             facts.tokens.ends = {
                 episode: life.final.wal_position
@@ -241,6 +257,14 @@ async def _read_partitions(
         elif topic is TOKENS:
             await shortened_by_cuts(consumers, facts.tokens)
     await _look_further(consumers, facts, cut)
+
+
+def _unless_trimmed(trimmed: Collection[str], take: Take) -> Take:
+    def take_some(message: Delivered[Any]) -> None:
+        if message.record.episode_id not in trimmed:
+            take(message)
+
+    return take_some
 
 
 def _only(ends: Ends, partitions: Sequence[int]) -> Ends:
@@ -309,6 +333,7 @@ def _counts(facts: Facts) -> Counter[str]:
             "verify requests": facts.verify_requests,
             "payload chunks": len(facts.payloads.chunks),
             "payloads not compared": facts.tokens.not_compared,
+            "episodes trimmed": len(facts.trimmed),
             "trajectories": len(facts.outcomes.trajectories),
             "decisions": len(facts.outcomes.decisions),
             "gated": len(facts.outcomes.gated),

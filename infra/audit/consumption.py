@@ -45,8 +45,7 @@ def _consumed(facts: Facts, use: Use, ordinals: dict[tuple[int, int], int]) -> N
     findings, bounds, member = facts.findings, facts.whole.bounds, use.member
     ids, where = (member.episode_id,), _where(use)
     consuming = use.step.ordinal - 1
-    line = facts.tokens.by_episode.get(member.episode_id)
-    versions = [version[1:] for version in (line.versions if line else [])]
+    versions = _versions(facts, member.episode_id)
     orphaned = [v for v in versions if ordinals.get(v, consuming + 1) > consuming]
     if not findings.check(
         6,
@@ -80,6 +79,17 @@ def _consumed(facts: Facts, use: Use, ordinals: dict[tuple[int, int], int]) -> N
             ids=ids,
             at=where,
         )
+
+
+def _versions(facts: Facts, episode: str) -> list[tuple[int, int]]:
+    """Return the versions of an episode's action tokens: by the log, or where that was trimmed by
+    the Trajectory that a recorded audit held against it.
+    """
+    sealed = facts.outcomes.trajectories.get(episode)
+    if episode in facts.trimmed and sealed is not None:
+        return sorted(sealed.versions)
+    line = facts.tokens.by_episode.get(episode)
+    return [version[1:] for version in line.versions] if line else []
 
 
 def _trained_from(facts: Facts, use: Use) -> None:
@@ -147,7 +157,9 @@ def _restart_loses_nothing(facts: Facts) -> None:
 def _lists_stand(facts: Facts) -> None:
     """What a Step moved to payloads because it was too long is there, whole."""
     for (partition, offset), (ref, step) in facts.whole.lists.items():
-        if partition not in facts.partitions:
+        is_seen = facts.whole.was_audited(LEARNER_STEPS, step.partition, step.offset)
+        is_gone = facts.whole.is_gone(PAYLOADS, partition, offset) and is_seen
+        if partition not in facts.partitions or is_gone:
             continue
         chunk = facts.payloads.chunks.get((partition, offset))
         facts.findings.check(

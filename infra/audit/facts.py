@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.audit.calls import Calls
-from infra.audit.lives import Lives
+from infra.audit.lives import Life, Lives
 from infra.audit.outcomes import Outcomes
 from infra.audit.payloads import Payloads
-from infra.audit.report import Findings
+from infra.audit.report import Findings, at
 from infra.audit.steps import Step, Steps
 from infra.audit.tokens import Tokens
 from schemas.enums import ControlKind, DropReason
@@ -26,6 +26,7 @@ from schemas.records.control_event import ControlEvent
 from schemas.records.parts import ChunkRef, TrainedMember
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
+from schemas.topics import EPISODES, TOKENS, TOOL_EVENTS, Topic
 
 _ROOT = (0, 0)
 
@@ -94,6 +95,10 @@ class Whole:
     uses: dict[int, dict[str, list[Use]]] = field(default_factory=dict)
     """Partition of the gated record to episode to where it was trained."""
     skips: dict[str, tuple[DropReason, int]] = field(default_factory=dict)
+    lows: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Where the log begins now, of topics that may be trimmed."""
+    audited: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How far the last recorded audit went, by topic and partition."""
     lists: dict[tuple[int, int], tuple[ChunkRef, Step]] = field(default_factory=dict)
     """Place in payloads to the reference of a list, and the step that points at it."""
 
@@ -103,6 +108,16 @@ class Whole:
             self.bounds = bounds_of(event.settings)
         elif event.kind is ControlKind.END_OF_STREAM:
             self.stream_counts = dict(event.counts)
+        elif event.kind is ControlKind.AUDITED:
+            self.audited = {(end.topic, end.partition): end.offset for end in event.ends}
+
+    def is_gone(self, topic: Topic[Any], partition: int, offset: int) -> bool:
+        """Whether a trim deleted the records at this place."""
+        return offset < self.lows.get(topic.name, {}).get(partition, 0)
+
+    def was_audited(self, topic: Topic[Any], partition: int, offset: int) -> bool:
+        """Whether a recorded audit has seen the record at this place."""
+        return 0 <= offset < self.audited.get((topic.name, partition), 0)
 
     def take_task(self, task: Task) -> None:
         """Count a task, and remember its group."""
@@ -155,6 +170,8 @@ class Facts:
     later_results: set[tuple[str, int]] = field(default_factory=set)
     """(episode, offset) of Results beyond the cut."""
     later_issued: set[str] = field(default_factory=set)
+    trimmed: set[str] = field(default_factory=set)
+    """Episodes whose tokens are gone, after a recorded audit proved them."""
     uses: dict[str, list[Use]] = field(init=False)
     calls: Calls = field(init=False)
     tokens: Tokens = field(init=False)
@@ -169,6 +186,26 @@ class Facts:
         self.uses = {}
         for partition in self.partitions:
             self.uses.update(self.whole.uses.get(partition, {}))
+
+    def find_trimmed(self) -> None:
+        """Set aside the episodes whose tokens or tool events a trim may have taken; only a recorded
+        audit that saw their end allows it. Called once `episodes` is read.
+        """
+        for life in self.lives.by_id.values():
+            if life.floors is not None and self._is_trimmed(life, *life.floors):
+                self.trimmed.add(life.episode_id)
+                self.findings.check(
+                    5,
+                    self.whole.was_audited(EPISODES, life.partition, life.closed_offset),
+                    "its tokens or tool events were deleted, and no recorded audit saw its end",
+                    ids=(life.episode_id,),
+                    at=(at(EPISODES.name, life.partition, life.issued_offset),),
+                )
+
+    def _is_trimmed(self, life: Life, tokens: int, tools: int) -> bool:
+        return self.whole.is_gone(TOKENS, life.partition, tokens) or self.whole.is_gone(
+            TOOL_EVENTS, life.partition, tools
+        )
 
     @property
     def findings(self) -> Findings:

@@ -33,6 +33,7 @@ def helpers(
     run_id: str,
     starts: Starts | None,
     *,
+    lows: Starts | None = None,
     processes: int | None = None,
 ) -> Helpers:
     """Return who shares an audit on this machine; one process a core unless `processes` says."""
@@ -42,7 +43,7 @@ def helpers(
         shares = even(records, wanted)
         if len(shares) < 2 or sum(records.values()) <= RECORDS_ALONE_MAX:
             return None
-        return asyncio.ensure_future(_work(settings, codec, run_id, starts, cut, shares))
+        return asyncio.ensure_future(_work(settings, codec, run_id, (starts, lows), cut, shares))
 
     return share_out
 
@@ -62,7 +63,7 @@ async def _work(
     settings: ConsumerSettings,
     codec: Codec,
     run_id: str,
-    starts: Starts | None,
+    begins: tuple[Starts | None, Starts | None],
     cut: Cut,
     shares: Sequence[tuple[int, ...]],
 ) -> Sequence[Share]:
@@ -72,7 +73,7 @@ async def _work(
         at_once = RECORDS_TOGETHER_MAX // len(shares)
         tasks = [
             loop.run_in_executor(
-                pool, _in_process, settings, codec, run_id, starts, cut, share, at_once
+                pool, _in_process, settings, codec, run_id, begins, cut, share, at_once
             )
             for share in shares
         ]
@@ -83,18 +84,19 @@ def _in_process(
     settings: ConsumerSettings,
     codec: Codec,
     run_id: str,
-    starts: Starts | None,
+    begins: tuple[Starts | None, Starts | None],
     cut: Cut,
     partitions: Sequence[int],
     records_max: int,
 ) -> Share:
     look_for_cycles_rarely()
+    starts, lows = begins
 
     async def work() -> Share:
         consumers = KafkaConsumers(settings, codec)
         try:
             return await audit_share(
-                consumers, run_id, starts, cut, partitions, records_max=records_max
+                consumers, run_id, starts, cut, partitions, lows=lows, records_max=records_max
             )
         finally:
             await consumers.close()

@@ -41,7 +41,8 @@ def trajectories_say_what_the_log_says(facts: Facts) -> None:
             at=where,
         ):
             continue
-        _counts(facts, episode, sealed, where)
+        if episode not in facts.trimmed:
+            _counts(facts, episode, sealed, where)
         _payload(facts, episode, sealed, where)
         _reward(facts, life, sealed, where)
 
@@ -78,6 +79,15 @@ def _counts(facts: Facts, episode: str, sealed: Sealed, where: Where) -> None:
 def _payload(facts: Facts, episode: str, sealed: Sealed, where: Where) -> None:
     last = None
     for ref in sealed.chunks:
+        if facts.whole.is_gone(PAYLOADS, ref.partition, ref.offset):
+            facts.findings.check(
+                2,
+                facts.whole.was_audited(TRAJECTORIES, sealed.partition, sealed.offset),
+                "its payload was deleted, and no recorded audit saw its Trajectory",
+                ids=(episode,),
+                at=where,
+            )
+            return
         last = facts.payloads.chunks.get((ref.partition, ref.offset))
         facts.findings.check(
             2,

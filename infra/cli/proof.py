@@ -81,6 +81,11 @@ def _asking(directory: Path, run_id: str) -> Any:
     help="Also compare the ClickHouse tables and rollups with the topics, count by count.",
 )
 @click.option(
+    "--record",
+    is_flag=True,
+    help="Append the result to control when it is clean: trims and later audits go on from there.",
+)
+@click.option(
     "--runs",
     "directory",
     type=click.Path(path_type=Path),
@@ -91,34 +96,31 @@ def _asking(directory: Path, run_id: str) -> Any:
 @with_bus
 @json_option
 def audit(
-    run: str, with_tables: bool, directory: Path, bootstrap: str, registry: str, prefix: str,
-    as_json: bool,
+    run: str, with_tables: bool, record: bool, directory: Path, bootstrap: str, registry: str,
+    prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Check the invariants of a run from its topics, live or ended; exit 0 only when it is clean.
 
     RUN is a run's id, the start of it, or `last`.
     """
-    from consumers.settings import ConsumerSettings
-    from infra.audit import audit as checks
-    from infra.audit import processes
+    from infra.audit.processes import look_for_cycles_rarely
+    from infra.run import proof
     from infra.run.bus import Doors, find_bus
 
-    processes.look_for_cycles_rarely()
+    look_for_cycles_rarely()
 
     async def work() -> Any:
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="audit")
-        settings = ConsumerSettings(
-            bootstrap=doors.address.bootstrap, prefix=prefix, client_id="audit"
-        )
         try:
             run_id, starts = await _start_of(doors, run)
-            helpers = processes.helpers(settings, doors.codec, run_id, starts)
-            report = await checks.audit(doors.consumers, run_id, starts, helpers=helpers)
+            report = await proof.prove(doors, run_id, starts)
             if with_tables:
                 from infra.audit import tables
 
                 ask = _asking(directory, run_id)
                 report = await tables.with_tables(doors.consumers, report, starts, ask)
+            if record and report.is_clean:
+                await proof.record(doors, report)
             return report
         finally:
             await doors.close()
@@ -128,6 +130,9 @@ def audit(
         show_json(report.to_json())
     else:
         report.show()
+    if record:
+        what = "recorded" if report.is_clean else "not recorded: it is not clean"
+        click.echo(f"this audit is {what}", err=True)
     sys.exit(0 if not report.violations else 1)
 
 

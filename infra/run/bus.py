@@ -92,7 +92,7 @@ class Doors:
 
     async def control(
         self, run_id: RunId, kind: ControlKind, *, ends: tuple[LogEnd, ...] = (),
-        settings: str = "", reason: str = "",
+        settings: str = "", reason: str = "", counts: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         """Append one control record and wait for its acknowledgement."""
         record = ControlEvent(
@@ -101,6 +101,7 @@ class Doors:
             ends=ends,
             settings=settings,
             reason=reason,
+            counts=dict(counts or {}),
             at_us=self.clock.now_us(),
             writer_id=CLI_WORKER,
         )

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import orjson
 
-from infra.audit.audit import audit
 from infra.run.bus import Doors, counts_of
 from infra.run.folder import RunFolder, RunStart, write_atomically
 from infra.run.history import History
 from infra.run.processes import Part, Processes
 from infra.run.progress import Progress, what_it_waits_for
+from infra.run.proof import prove
 from infra.run.report import render
 from infra.run.roles import ROLES, count_of
 from infra.run.summary import summarise
@@ -238,7 +238,7 @@ async def account(
         await catch_up(doors, history, reader)
     finally:
         await reader.close()
-    report = await audit(doors.consumers, start.run_id, start.starts)
+    report = await prove(doors, start.run_id, start.starts)
     tree = orjson.loads(settings.model_dump_json())
     summary = summarise(
         history,

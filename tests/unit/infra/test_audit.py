@@ -17,6 +17,7 @@ from infra.audit.audit import Cut, Share, audit, audit_share
 from infra.audit.processes import even
 from infra.audit.report import NAMES, AuditReport
 from schemas.enums import (
+    ControlKind,
     EpisodeEventKind,
     LearnerEventKind,
     StopCause,
@@ -24,16 +25,19 @@ from schemas.enums import (
 )
 from schemas.ids import RunId, WorkerId
 from schemas.partition import partition_of
+from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.learner_event import LearnerEvent
+from schemas.records.parts import LogEnd
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
 from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
-from schemas.topics import LEARNER_STEPS, TOKENS, Topic
+from schemas.topics import CONTROL, LEARNER_STEPS, PAYLOADS, TOKENS, TOOL_EVENTS, Topic
+from tests.support.memory_bus import MemoryBus
 from tests.support.planted_breaks import BREAKS, STEP, gone, member_with, only
 from tests.support.recorded_run import ABANDONED, RESUMED, TRAINED, RecordedRun
 from tests.support.run_records import RUN
@@ -108,6 +112,45 @@ def test_partitions_are_shared_out_evenly() -> None:
     assert sorted(p for share in shares for p in share) == sorted(records)
     assert sorted(sum(records[p] for p in share) for share in shares) == [110, 110]
     assert even({0: 5}, 4) == [(0,)]
+
+
+def _lows(bus: MemoryBus, below: int) -> dict[str, dict[int, int]]:
+    for topic in (TOKENS, TOOL_EVENTS, PAYLOADS):
+        bus.trim(topic, partition=0, below=below)
+    return {topic.name: {0: below} for topic in (TOKENS, TOOL_EVENTS, PAYLOADS)}
+
+
+def _record_audit(bus: MemoryBus, report: AuditReport) -> None:
+    ends = tuple(
+        LogEnd(topic=topic, partition=partition, offset=offset)
+        for topic, at in report.cut.items()
+        for partition, offset in at.items()
+    )
+    event = ControlEvent(
+        run_id=RUN, kind=ControlKind.AUDITED, ends=ends, at_us=0, writer_id=WorkerId("cli")
+    )
+    bus.append(CONTROL, event, partition=0)
+
+
+async def test_what_was_trimmed_after_a_recorded_audit_is_left_to_it() -> None:
+    bus = RecordedRun().write()
+    before = await audit(bus.consumers(), RUN)
+    _record_audit(bus, before)
+    lows = _lows(bus, 3)
+    after = await audit(bus.consumers(), RUN, lows=lows)
+    assert [v.to_json() for v in after.violations] == []
+    assert after.counts["episodes trimmed"] == 4
+    headings = ("issued", "trained", "dropped", "abandoned", "evaluated", "pending")
+    assert [after.counts[n] for n in headings] == [before.counts[n] for n in headings]
+    assert after.checked[6] == before.checked[6]
+
+
+async def test_what_was_trimmed_and_no_audit_has_seen_is_named() -> None:
+    bus = RecordedRun().write()
+    report = await audit(bus.consumers(), RUN, lows=_lows(bus, 3))
+    found = {v.what for v in report.violations}
+    assert "its tokens or tool events were deleted, and no recorded audit saw its end" in found
+    assert "its payload was deleted, and no recorded audit saw its Trajectory" in found
 
 
 async def test_a_group_in_a_partition_that_is_not_its_own_is_named() -> None:
