@@ -87,6 +87,8 @@ class PolicyFollower:
         self._learner = LearnerLog()
         self._target: Target | None = None
         self._doubtful = False
+        self.published = asyncio.Event()
+        """Set once the registry was seen to hold the version that is served."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -142,6 +144,8 @@ class PolicyFollower:
         record = message.record
         if isinstance(record, PolicyVersion):
             self._policies[Version(record.epoch, record.number)] = record
+            if self._keeper.version in self._policies:
+                self.published.set()
         elif isinstance(record, RefreshEvent):
             self._take_prepare(record)
         elif self._learner.take(message.offset, message.timestamp_ms, record):

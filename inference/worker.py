@@ -3,8 +3,9 @@ follows.
 
 Consumes: HTTP of environments; policies.v1, refreshes.v1, learner-steps.v1; tokens.v1 up to a
 fence. Produces: tokens.v1, refreshes.v1, workers.v1, dead-letters.v1, metrics.v1. Waits for:
-requests, the engine, acknowledgements. Unblocked by: each of these inside its deadline, or the stop
-signal, on which it commits what was sampled and ends.
+requests, the engine, acknowledgements, and before it is ready for its version to be in the
+registry. Unblocked by: each of these inside its deadline, or the stop signal, on which it commits
+what was sampled and ends.
 """
 
 from __future__ import annotations
@@ -72,8 +73,6 @@ async def _serve(
     if starting.exception() is not None:
         return starting.exception()
     keeper = service.keeper
-    await presence.announce(WorkerStatus.READY, keeper.version)
-    _LOG.info("serving version %s", keeper.version)
 
     async def changed(detail: str) -> None:
         await presence.announce(WorkerStatus.READY, keeper.version, detail)
@@ -97,7 +96,7 @@ async def _until_stopped(
     loops = [
         asyncio.create_task(service.keeper.watch(), name="engine watch"),
         asyncio.create_task(follower.run(), name="policy follower"),
-        asyncio.create_task(_tell_state(service, presence), name="worker state"),
+        asyncio.create_task(_tell_state(service, presence, follower), name="worker state"),
         asyncio.create_task(service.crashed(), name="fault of ours"),
     ]
     stop = asyncio.create_task(_stopped(context), name="stop signal")
@@ -112,17 +111,29 @@ async def _stopped(context: Context) -> None:
     await context.stop.wait()
 
 
-async def _tell_state(service: InferenceService, presence: Presence) -> None:
-    """Announce what the engine was caught at and when it was restarted, as soon as that changes."""
+async def _tell_state(
+    service: InferenceService, presence: Presence, follower: PolicyFollower
+) -> None:
+    """Announce that the worker serves, once its version is in the registry: no token may name one
+    that is not. Then announce what the engine was caught at and when it was restarted, as soon as
+    that changes.
+    """
     keeper = service.keeper
-    told = (keeper.version, dict(keeper.flags), keeper.restarts)
+    if not follower.published.is_set():
+        detail = f"waits for version {keeper.version} to be published"
+        await presence.announce(WorkerStatus.STARTING, detail=detail)
+        await follower.published.wait()
+    await presence.announce(WorkerStatus.READY, keeper.version)
+    _LOG.info("serving version %s", keeper.version)
+    # The version is the follower's to tell, once it was probed; the engine's runs ahead of that.
+    told = (dict(keeper.flags), keeper.restarts)
     while True:
         await asyncio.sleep(_STATE_S)
-        now = (keeper.version, dict(keeper.flags), keeper.restarts)
+        now = (dict(keeper.flags), keeper.restarts)
         if now == told:
             continue
         told = now
         flags = ", ".join(f"{what} x{count}" for what, count in sorted(keeper.flags.items()))
         parts = [f"engine flagged: {flags}"] if flags else []
         parts += [f"engine restarted {keeper.restarts} times"] if keeper.restarts else []
-        await presence.announce(WorkerStatus.READY, keeper.version, "; ".join(parts))
+        await presence.announce(WorkerStatus.READY, detail="; ".join(parts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Coroutine, Iterator, Mapping
@@ -27,6 +28,7 @@ from infra.chaos.crash import (
     give_order,
     withdraw_order,
 )
+from infra.chaos.family import engine_processes
 from infra.chaos.plan import Act, Deed
 from infra.run.history import History
 from infra.run.processes import Processes
@@ -80,15 +82,17 @@ class Driver:
     async def run(self, processes: Processes, history: History) -> None:
         """Do deeds; return when enough have hit.
 
-        Nothing is hit before the run works, and nothing while it stands still after a hit for up to
-        `_MOVES_WAIT_S`, so that a slow machine is disturbed and not kept from starting.
+        Nothing is hit before the first step, nothing while the run stands still after a hit for up
+        to `_MOVES_WAIT_S`, and the learner, which starts slowly, only after a step of its present
+        epoch: a slow machine is to be disturbed and not kept from starting.
         """
         try:
             while len(self.done) < self.wanted:
                 deed = next(self.plan)
                 await self._pause(deed.after_s, processes)
                 await self._until_it_moves(processes, history)
-                await self._do(deed, processes)
+                if not deed.target.startswith("learner") or _has_stepped(history):
+                    await self._do(deed, processes)
                 self._collect(processes)
             while self._later:
                 await asyncio.wait(self._later)
@@ -104,7 +108,7 @@ class Driver:
     async def _until_it_moves(self, processes: Processes, history: History) -> None:
         seen = self._seen_tokens
         ends_s = time.monotonic() + (_MOVES_WAIT_S if self.done else _WORKS_WAIT_S)
-        while history.action_tokens <= seen and time.monotonic() < ends_s:
+        while not (history.steps and history.action_tokens > seen) and time.monotonic() < ends_s:
             await asyncio.sleep(_LOOK_S)
             self._collect(processes)
         self._seen_tokens = history.action_tokens
@@ -127,21 +131,38 @@ class Driver:
             until_s = time.monotonic() + _EDGE_WAIT_S
             self._ordered[deed.target] = _Ordered(deed=deed, pid=pid, until_s=until_s)
             return
+        if not await self._hit(deed, pid, processes):
+            self.missed += 1
+
+    async def _hit(self, deed: Deed, pid: int, processes: Processes) -> bool:
+        """Do what a deed says to a living process; return whether it could be done."""
         match deed.act:
             case Act.STOP:
                 processes.signal(deed.target, signal.SIGSTOP)
                 self._stands_still(deed, pid, processes)
+                return True
             case Act.CUT:
-                if await asyncio.to_thread(cut_connections, pid):
-                    self._note(deed, pid)
-                else:
-                    self.missed += 1
+                if not await asyncio.to_thread(cut_connections, pid):
+                    return False
+            case Act.ENGINE:
+                engine = engine_processes(pid)
+                if not engine:
+                    return False
+                os.kill(engine[0], signal.SIGKILL)
             case Act.PREEMPT:
-                self._note(deed, pid)
                 processes.signal(deed.target, signal.SIGTERM)
             case _:
-                self._note(deed, pid)
                 processes.signal(deed.target, signal.SIGKILL)
+        self._note(deed, pid)
+        if deed.act is Act.KILL:
+            await self._until_gone(deed.target, pid, processes)
+        return True
+
+    async def _until_gone(self, name: str, pid: int, processes: Processes) -> None:
+        """Wait until the kernel has ended what was killed: no process is counted twice."""
+        ends_s = time.monotonic() + _ALIVE_WAIT_S
+        while processes.pid(name) == pid and time.monotonic() < ends_s:
+            await asyncio.sleep(_LOOK_S)
 
     async def _at_broker(self, deed: Deed) -> None:
         assert self.broker is not None, "the plan spares a broker that is not ours"
@@ -208,3 +229,7 @@ class Driver:
         self._ordered.clear()
         if self.broker is not None:
             self.broker.go_on()
+
+
+def _has_stepped(history: History) -> bool:
+    return any(row.epoch == history.epoch for row in history.steps.values())

@@ -29,6 +29,8 @@ class Act(StrEnum):
     """SIGTERM, as a machine that is taken away gives it."""
     CUT = "cut"
     """Its TCP connections are cut."""
+    ENGINE = "engine"
+    """SIGKILL of one of the engine's own processes, inside a worker that lives on."""
     BROKER_KILL = "broker_kill"
     """SIGKILL of the broker, then its start."""
     BROKER_STOP = "broker_stop"
@@ -76,9 +78,10 @@ _ROLES = {
     "lag-age": 0.2,
 }  # fmt: skip
 """How often a role is hit, relative; a slow start makes it rare, or the run would only start."""
+_ENGINE_ROLES = {"inference": 1.0}
 _EDGE_ROLES = {"inference": 5.0, "environment": 2.0, "learner": 1.0}
 _ACTS = {
-    Act.KILL: 9.0, Act.EDGE: 8.0, Act.STOP: 1.2, Act.PREEMPT: 1.0, Act.CUT: 1.0,
+    Act.KILL: 9.0, Act.EDGE: 8.0, Act.STOP: 1.2, Act.PREEMPT: 1.0, Act.CUT: 1.0, Act.ENGINE: 2.0,
     Act.BROKER_KILL: 0.25, Act.BROKER_STOP: 0.5,
 }  # fmt: skip
 _SHORT_STOP_S = (0.5, 5.0)
@@ -100,18 +103,27 @@ class Scope:
     """Mean pause between two deeds. Unit: s."""
     with_broker: bool
     """Whether the broker is ours to stop."""
+    has_engine: bool = False
+    """Whether inference workers have an engine in processes of its own."""
     acts: frozenset[Act] = frozenset(Act)
+
+    def allows(self, act: Act) -> bool:
+        """Whether an act can be done here."""
+        match act:
+            case Act.BROKER_KILL | Act.BROKER_STOP:
+                possible = self.with_broker
+            case Act.ENGINE:
+                possible = self.has_engine
+            case _:
+                possible = True
+        return possible and act in self.acts
 
 
 def deeds(seed: int, scope: Scope) -> Iterator[Deed]:
     """Yield deeds without end, all drawn from the seed."""
     chance = random.Random(seed)
     known = {role for role in _ROLES if _named(role, scope.parts)}
-    acts = {
-        act: weight
-        for act, weight in _ACTS.items()
-        if act in scope.acts and (scope.with_broker or not act.value.startswith("broker"))
-    }
+    acts = {act: weight for act, weight in _ACTS.items() if scope.allows(act)}
     while True:
         after_s = round(chance.uniform(0.3, 1.7) * scope.every_s, 3)
         act = _drawn(chance, acts)
@@ -120,7 +132,7 @@ def deeds(seed: int, scope: Scope) -> Iterator[Deed]:
             yield Deed(after_s=after_s, act=act, target="broker", lasts_s=round(lasts_s, 3))
             continue
         at_edge = act is Act.EDGE or (act is Act.STOP and chance.random() < _STOPS_AT_EDGE)
-        weights = _EDGE_ROLES if at_edge else _ROLES
+        weights = _ENGINE_ROLES if act is Act.ENGINE else _EDGE_ROLES if at_edge else _ROLES
         role = _drawn(chance, {name: w for name, w in weights.items() if name in known})
         target = chance.choice(_named(role, scope.parts))
         lasts_s = _stop_s(chance, scope.lease_s) if act is Act.STOP else 0.0

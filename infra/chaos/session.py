@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from inference.settings import EngineKind
 from infra.chaos.broker import Broker
 from infra.chaos.driver import Done, Driver
 from infra.chaos.findings import Findings, Hit
@@ -60,6 +61,7 @@ class _Made:
             lease_s=settings.scheduler.lease_ms / 1000,
             every_s=campaign.every_s,
             with_broker=broker is not None,
+            has_engine=settings.inference.engine is EngineKind.VLLM,
             acts=campaign.acts,
         )
         self.driver = Driver(

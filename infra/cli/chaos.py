@@ -12,7 +12,7 @@ import click
 
 from infra.cli.output import json_option, show_json
 
-_ACTS = ("kill", "edge", "stop", "preempt", "cut", "broker_kill", "broker_stop")
+_ACTS = ("kill", "edge", "stop", "preempt", "cut", "engine", "broker_kill", "broker_stop")
 
 
 @click.command()

@@ -13,9 +13,12 @@ import pytest
 from infra.chaos import driver as module
 from infra.chaos.driver import Driver
 from infra.chaos.plan import Act, Deed
-from infra.run.history import History
+from infra.run.history import History, StepRow
 from infra.run.processes import Part, Processes
 from schemas.crash_points import CrashPoint
+from schemas.enums import LearnerEventKind
+from schemas.ids import RunId, WorkerId
+from schemas.records.learner_event import LearnerEvent
 
 INFERENCE, LEARNER = "inference-0", "learner-0"
 
@@ -50,12 +53,23 @@ def driver(plan: Sequence[Deed], orders: Path, wanted: int) -> Driver:
 
 async def driven(made: Driver, processes: Processes, *, seconds: float = 20.0) -> None:
     """Run the driver, and start again what it kills, as a run does."""
-    task = asyncio.create_task(made.run(processes, History(run_id="")))
+    task = asyncio.create_task(made.run(processes, stepped()))
     async with asyncio.timeout(seconds):
         while not task.done():
             processes.watch()
             await asyncio.sleep(0.01)
     await task
+
+
+def stepped() -> History:
+    """Accounts of a run whose learner has made a step."""
+    learner = WorkerId(LEARNER)
+    event = LearnerEvent(
+        run_id=RunId(""), kind=LearnerEventKind.STEP, epoch=1, learner_id=learner, at_us=0,
+        writer_id=learner,
+    )  # fmt: skip
+    row = StepRow(epoch=1, number=1, ordinal=1, at_ms=0, event=event)
+    return History(run_id="", epoch=1, steps={1: row})
 
 
 def state_of(pid: int | None) -> str:
@@ -91,11 +105,10 @@ async def test_the_end_of_the_run_lets_stopped_parts_go_on_and_takes_orders_back
     edge = Deed(after_s=0.0, act=Act.EDGE, target=INFERENCE, point=CrashPoint.AFTER_APPEND)
     late = Deed(after_s=60.0, act=Act.KILL, target=LEARNER)
     made = driver([stop, edge, late], tmp_path, wanted=5)
-    task = asyncio.create_task(made.run(processes, History(run_id="")))
+    task = asyncio.create_task(made.run(processes, stepped()))
     async with asyncio.timeout(20):
-        while not (tmp_path / INFERENCE).exists():
+        while not ((tmp_path / INFERENCE).exists() and state_of(processes.pid(LEARNER)) == "T"):
             await asyncio.sleep(0.01)
-    assert state_of(processes.pid(LEARNER)) == "T"
     task.cancel()
     await asyncio.wait({task})
     assert not (tmp_path / INFERENCE).exists()

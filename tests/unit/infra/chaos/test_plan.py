@@ -15,7 +15,9 @@ DEEDS = 400
 
 
 def scope(*, with_broker: bool = True, acts: frozenset[Act] = frozenset(Act)) -> Scope:
-    return Scope(parts=PARTS, lease_s=30.0, every_s=2.0, with_broker=with_broker, acts=acts)
+    return Scope(
+        parts=PARTS, lease_s=30.0, every_s=2.0, with_broker=with_broker, has_engine=True, acts=acts
+    )
 
 
 @given(st.integers(0, 2**31))
