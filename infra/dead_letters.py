@@ -18,7 +18,7 @@ from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import LetterKind, Role
 from schemas.errors import PoisonRecordError, SettingsError, SluiceError, UnknownOutcomeError
-from schemas.ids import WorkerId
+from schemas.ids import EpisodeId, WorkerId
 from schemas.ports import Clock, Consumers, Delivered, Message, Position, Producer
 from schemas.records.dead_letter import DeadLetter
 from schemas.topics import (
@@ -190,7 +190,7 @@ class Desk:
             record = self.decode(case)
         except SluiceError as error:
             return error
-        episode = getattr(record, "episode_id", "")
+        episode = EpisodeId(getattr(record, "episode_id", ""))
         ended = await how_it_ended(self, episode, case.origin) if episode else ""
         if ended:
             return SettingsError(

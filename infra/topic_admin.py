@@ -213,7 +213,7 @@ def log_starts(
     there = admin.list_topics(timeout=LIST_S).topics
     names = {topic.full(prefix): topic.name for topic in topics if topic.full(prefix) in there}
     asked = {
-        TopicPartition(full, partition): OffsetSpec.earliest()
+        TopicPartition(full, partition): OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         for full in names
         for partition in there[full].partitions
     }

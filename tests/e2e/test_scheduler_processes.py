@@ -11,6 +11,7 @@ import subprocess
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,13 @@ class Stage:
         await self.reader.close()
         await self.harness.close()
 
+    def has_leased(self, count: int) -> bool:
+        return len(self.leased) == count
+
+    def is_followed(self, epoch: int) -> bool:
+        """Whether a newer scheduler than this epoch's has issued all that the bound allows."""
+        return self.epoch > epoch and len(self.issued) == self.bound
+
     @property
     def bound(self) -> int:
         """Episodes that F6 allows to be held: none was ever settled."""
@@ -154,13 +162,11 @@ async def test_killed_leaders_are_followed_by_the_standby_and_the_bound_holds(st
     stage.start(1)
     for _ in range(3):
         bound = stage.bound
-        await stage.until(lambda b=bound: len(stage.leased) == b)
+        await stage.until(partial(stage.has_leased, bound))
         leader, epoch = stage.leader, stage.epoch
         stage.kill(leader)
         await stage.step()
-        await stage.until(
-            lambda e=epoch: stage.epoch > e and len(stage.issued) == stage.bound, seconds=45
-        )
+        await stage.until(partial(stage.is_followed, epoch), seconds=45)
         assert stage.leader != leader
         stage.start(leader)
     await stage.until(lambda: len(stage.leased) == stage.bound)

@@ -69,7 +69,7 @@ class Log:
             self.learner(kind)
 
     def issue(self, ordinal: int, *, floor: int) -> None:
-        by = {"scheduler_epoch": 1, "scheduler_id": author().scheduler_id}
+        by: dict[str, Any] = {"scheduler_epoch": 1, "scheduler_id": author().scheduler_id}
         issued = replace(issued_event(ordinal, size=1), **by)
         self.bus.append(EPISODES, issued)
         leased = replace(
@@ -79,7 +79,7 @@ class Log:
         self.bus.append(EPISODES, leased)
 
     def abandon(self, ordinal: int) -> None:
-        by = {"scheduler_epoch": 1, "scheduler_id": author().scheduler_id}
+        by: dict[str, Any] = {"scheduler_epoch": 1, "scheduler_id": author().scheduler_id}
         event = replace(
             issued_event(ordinal, size=1), kind=EpisodeEventKind.ABANDONED,
             abandon_reason=AbandonReason.RETRIES_EXHAUSTED, **by,

@@ -84,7 +84,7 @@ def test_a_cancelled_episode_has_no_reward() -> None:
 def widened(closed: type[StrEnum]) -> Any:
     """Return a member that a closed set would have if somebody added a class to it."""
     names = {one.name: one.value for one in closed} | {"ADDED": "added"}
-    return cast(Any, StrEnum("Wider", names))["ADDED"]  # type: ignore[misc]
+    return cast(Any, StrEnum("Wider", names))["ADDED"]
 
 
 def test_every_cause_and_verdict_has_an_outcome_and_only_the_policys_are_trained() -> None:

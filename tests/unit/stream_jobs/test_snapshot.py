@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -245,7 +246,7 @@ async def test_a_restarted_scheduler_reads_on_from_the_floors_and_issues_nothing
     running = asyncio.create_task(first.run())
     issued: list[EpisodeEvent] = []
     for settled in range(0, 16, 2):
-        await until(lambda n=settled: len(issued_events(bus)) >= 16 + 2 * n)
+        await until(partial(has_issued, bus, 16 + 2 * settled))
         issued = issued_events(bus)
         decide(settled)
         decide(settled + 1)
@@ -272,6 +273,10 @@ async def test_a_restarted_scheduler_reads_on_from_the_floors_and_issues_nothing
     assert len(read) < len(bus.records(topics.EPISODES)) / 2
     assert set(Counter(e.episode_id for e in issued_events(bus)).values()) == {1}
     assert second.ledger.held <= 16
+
+
+def has_issued(bus: MemoryBus, count: int) -> bool:
+    return len(issued_events(bus)) >= count
 
 
 def issued_events(bus: MemoryBus) -> list[EpisodeEvent]:

@@ -49,7 +49,7 @@ def judged_episode(
     result: VerifierResult | None = replace(base, code=code, reward=reward)
     if dice is not None and dice.random() < SHARE:
         failure = dice.choice(FAILURES)
-        result = None if failure is None else replace(base, reward=None, **failure)  # type: ignore[arg-type]  # by name
+        result = None if failure is None else replace(base, reward=None, **failure)
     outcome = outcome_of(StopCause.POLICY_STOP, result, fault_reward=0.0)
     return trajectory(
         ordinal, member, group_size=SIZE, termination=outcome.termination,
