@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Mapping
@@ -25,12 +26,13 @@ from learner.settled import SettledLog
 from learner.version_store import store_error
 from learner.work import LoadWork, SaveWork
 from schemas.enums import LearnerEventKind
-from schemas.errors import Boundary, SettingsError
+from schemas.errors import Boundary, SettingsError, SluiceError
 from schemas.ids import Version
-from schemas.ports import Context
+from schemas.ports import Context, Floor
 from schemas.records.parts import LogEnd, StepRef
 from schemas.topics import GATED
 
+_LOG = logging.getLogger("sluice.learner")
 _FORMAT = 2
 _DEPENDENCIES = ("torch", "deepspeed", "transformers", "numpy", "safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -210,9 +212,22 @@ class Checkpoints:
                 positions=positions_of(consumption),
             )
         )
+        await self._show(consumption)
         self._kept = [*self._kept, made][-self._settings.checkpoints_kept :]
         self.store.keep_only(self._kept)
         return made
+
+    async def _show(self, consumption: Consumption) -> None:
+        """Commit the checkpoint's positions for a group that is there to be looked at.
+
+        The log and the checkpoint stay the truth, so a broker that refuses costs a warning.
+        """
+        floors = {p: Floor(offset=offset) for p, offset in consumption.positions().items()}
+        group = f"learner-{self._context.run_id}"
+        try:
+            await self._context.consumers.mark(GATED, group=group, floors=floors)
+        except SluiceError as error:
+            _LOG.warning("the positions shown of %s stay behind: %s", group, error)
 
     async def _write(
         self, name: CheckpointName, card: Card | None, state: Mapping[str, Any]

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.core.flops import Shape
 from learner.core.loss_registry import BoundLoss
 from learner.core.losses import Denominator, LossInputs
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
 from learner.settings import Device, LearnerSettings, Precision, Schedule
-from learner.weights import load_model, write_weights
+from learner.weights import load_model, shape_of, write_weights
 from schemas.errors import Boundary, InvariantError
 
 Rows: TypeAlias = Sequence[Sequence[Member]]
@@ -61,6 +62,8 @@ class RankResult:
     forward_s: float = 0.0
     backward_s: float = 0.0
     optimiser_s: float = 0.0
+    shape: Shape = field(default_factory=lambda: Shape(parameters=0))
+    """Of the model, for the arithmetic of the step."""
 
 
 def bf16_in_hardware(device: Device) -> bool:
@@ -159,6 +162,7 @@ class Engine:
             model=policy, model_parameters=policy.parameters(), config=_configuration(settings)
         )
         self.model = model
+        self.shape = shape_of(model)
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank. Metadata and names only: heavy fields go through
@@ -185,7 +189,7 @@ class Engine:
         many micro-batches, each loaded just before its use; an empty one only keeps the collectives
         in step.
         """
-        result = RankResult()
+        result = RankResult(shape=self.shape)
         denominator = action_tokens
         if self.settings.loss.denominator == Denominator.KEPT_TOKENS:
             denominator = self._kept(micro_batches)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from learner.bus import LearnerBus
 from learner.checkpoints import positions_of
 from learner.core.consume import Consumption
+from learner.core.flops import utilisation
 from learner.core.rejected import pack_rejected
 from learner.core.restore import Choice
 from learner.core.run_state import compare
@@ -95,8 +96,13 @@ def step_event(
     loss_name: str,
     lists: Sequence[ChunkRef],
     phases_us: Mapping[str, int],
+    *,
+    peak_per_s: float = 0.0,
 ) -> LearnerEvent:
-    """Return the Step of an outcome; it takes the repeats counted since the last one."""
+    """Return the Step of an outcome; it takes the repeats counted since the last one.
+
+    peak_per_s: what the hardware of all ranks could do, 0 when unknown. Unit: operations/s.
+    """
     told = outcome.account
     metrics = dict(told.metrics) | {
         "gradient_norm": outcome.gradient_norm,
@@ -105,6 +111,10 @@ def step_event(
         "shared_memory_bytes": float(outcome.bytes_shared),
         "waiting_trajectories": float(consumption.waiting),
         "clock_skew_records": float(consumption.clock_skews),
+        "arithmetic_operations": outcome.operations,
+        "mfu_ratio": utilisation(
+            outcome.operations, seconds=outcome.model_s, peak_per_s=peak_per_s
+        ),
     }
     return bus.event(
         LearnerEventKind.STEP,

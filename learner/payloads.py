@@ -82,7 +82,7 @@ class PayloadFetcher:
     def _seek(self, partition: int, first: int) -> LogReader:
         starts = {partition: first}
         if self._reader is None:
-            self._reader = self._context.consumers.reader({PAYLOADS: starts})
+            self._reader = self._context.consumers.reader({PAYLOADS: starts}, jumps=True)
         elif partition not in self._partitions:
             self._reader.add(PAYLOADS, starts)
         else:

@@ -93,7 +93,13 @@ class LearnerSettings(BaseModel):
     model_path: str = Field(description="Folder of the starting weights with its tokenizer.")
     versions_dir: str = Field(description="Folder of published versions, seen by all workers.")
     checkpoints_dir: str = Field(description="Folder of checkpoints.")
-    batch: int = Field(64, ge=1, le=500, description="Size of one step. Unit: trajectories.")
+    batch: int = Field(
+        64,
+        ge=1,
+        le=500,
+        description="Size of one step; a Step names its trajectories itself, which its record "
+        "holds for 500 at most. Unit: trajectories.",
+    )
     steps: int = Field(
         20, ge=0, description="Budget: ordinal at which the run is over; 0: none. Unit: updates."
     )
@@ -138,6 +144,12 @@ class LearnerSettings(BaseModel):
     )
     canary_s: float = Field(
         120.0, gt=0, description="Bound of making the canary's tasks at the start. Unit: s."
+    )
+    peak_tflops: float = Field(
+        0.0,
+        ge=0,
+        description="What one rank's hardware can do in the precision in use, for mfu_ratio; "
+        "0: unknown. Unit: 10^12 operations/s.",
     )
     device: Device = Field(Device.CPU, description="cpu (gloo) or cuda (NCCL).")
     precision: Precision = Field(

@@ -13,6 +13,7 @@ import numpy as np
 
 from learner.core.advantage import Scaling, group_advantage
 from learner.core.consume import Chosen
+from learner.core.flops import step_operations
 from learner.core.loss_registry import BoundLoss
 from learner.core.packing import Item, MicroBatch, pack
 from learner.core.step_record import Account, Tokens, Weighted, account
@@ -53,6 +54,10 @@ class Outcome:
     """Tokens run through the model, padding included. Unit: tokens."""
     bytes_shared: int
     """Heavy fields held in shared memory. Unit: bytes."""
+    operations: float
+    """Floating-point operations of forward and backward over all ranks. Unit: operations."""
+    model_s: float
+    """Time of forward and backward on rank 0. Unit: s."""
 
 
 class Stepper:
@@ -130,6 +135,10 @@ class Stepper:
             learning_rate=results[0].learning_rate,
             computed_tokens=computed,
             bytes_shared=held,
+            operations=step_operations(
+                results[0].shape, tokens=computed, row_tokens=_mean_row(weighted)
+            ),
+            model_s=results[0].forward_s + results[0].backward_s,
         )
 
     def _mean_loss(self, results: Sequence[RankResult], work: TrainWork, told: Account) -> float:
@@ -223,6 +232,11 @@ def _member_work(index: int, one: Weighted) -> MemberWork:
         count=float(one.repeat),
         temperature=one.chosen.waiting.trajectory.temperature,
     )
+
+
+def _mean_row(weighted: Sequence[Weighted]) -> float:
+    """Tokens that one token can see at most, over trajectories. Unit: tokens."""
+    return sum(one.chosen.waiting.trajectory.tokens for one in weighted) / max(1, len(weighted))
 
 
 def _refuse(one: Chosen, payload: bytes | Lost) -> Refusal | None:

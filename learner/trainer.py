@@ -289,7 +289,16 @@ class Trainer:
         )
         lists = await put_rejected(self._bus, outcome)
         phases_us = self._phases.take(now_us=self._context.clock.now_us())
-        event = step_event(self._bus, outcome, made, consumption, self._loss_name, lists, phases_us)
+        event = step_event(
+            self._bus,
+            outcome,
+            made,
+            consumption,
+            self._loss_name,
+            lists,
+            phases_us,
+            peak_per_s=1e12 * self._settings.peak_tflops * self._settings.ranks,
+        )
         _LOG.info(
             "update %d: version %s, reward %.3f, loss %.4f, gradient norm %.3f",
             ordinal,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from learner.core.flops import Shape
 from schemas.errors import Boundary, SettingsError
 
 
@@ -30,6 +31,22 @@ def load_model(path: Path) -> Any:
             boundary=Boundary.STORE,
             hint="the folder is damaged; make it anew",
         ) from error
+
+
+def shape_of(model: Any) -> Shape:
+    """Return what the arithmetic of a model depends on. A tied output head counts: tokens are
+    multiplied with it, while an embedding that is no head is only looked up.
+    """
+    total = sum(parameter.numel() for parameter in model.parameters())
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    is_tied = head is not None and head.weight is embedding.weight
+    text = model.config
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Shape(
+        parameters=total if is_tied else total - embedding.weight.numel(),
+        layers=text.num_hidden_layers,
+        width=text.num_attention_heads * width,
+    )
 
 
 def write_weights(model: Any, folder: Path) -> None:

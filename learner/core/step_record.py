@@ -9,6 +9,7 @@ tokens count as kept with coefficient 0.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,12 @@ from learner.core.diagnostics import (
     quantiles,
 )
 from learner.core.rejected import RejectedIn, RejectedToken
+from schemas.enums import Termination
 from schemas.records.parts import TrainedMember
+from schemas.records.trajectory import Trajectory
+
+_COMPONENTS_MAX = 16
+"""Names of components in a step's metrics; the rows of `trajectories` hold all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +181,53 @@ def _metrics(
         "lag_mean_updates": sum(one.chosen.staleness.lag_steps for one in weighted)
         / max(1, len(weighted)),
     }
+    out |= _distribution("reward", "reward", rewards)
+    out |= _outcomes([one.chosen.waiting.trajectory for one in weighted])
     lags = np.array([one.chosen.staleness.lag_steps for one in weighted], dtype=np.int64)
     if measured:
         names = np.array([bucket(int(lag), LAG_BUCKETS) for lag in lags])[tokens.member_N]
         for name in sorted(set(names)):
-            rows = [float(r) for r in tokens.ratio_N[names == name]]
-            out[f"ratio_p99_lag_{name}_ratio"] = quantiles(rows)[2]
+            ratio_N = tokens.ratio_N[names == name]
+            p50, p95, p99 = quantiles([float(r) for r in ratio_N])
+            out[f"ratio_p50_lag_{name}_ratio"] = p50
+            out[f"ratio_p95_lag_{name}_ratio"] = p95
+            out[f"ratio_p99_lag_{name}_ratio"] = p99
+            out[f"measured_lag_{name}_tokens"] = float(ratio_N.size)
+            sample_size = effective_sample_size(torch.from_numpy(ratio_N))
+            out[f"sample_size_lag_{name}_tokens"] = sample_size
             out[f"kl_lag_{name}_nats"] = float(kl_N[names == name].mean())
+    return out
+
+
+def _distribution(name: str, unit: str, values: Sequence[float]) -> dict[str, float]:
+    """Return spread and quantiles of what a step trained; the rows themselves are its members."""
+    if not values:
+        return {}
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    p50, p95, p99 = quantiles(values)
+    return {
+        f"{name}_deviation_{unit}": math.sqrt(variance),
+        f"{name}_min_{unit}": min(values),
+        f"{name}_p50_{unit}": p50,
+        f"{name}_p95_{unit}": p95,
+        f"{name}_p99_{unit}": p99,
+        f"{name}_max_{unit}": max(values),
+    }
+
+
+def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return lengths, how the episodes ended, their reward's components and their tools' errors."""
+    out = _distribution("length", "tokens", [float(t.action_tokens) for t in trajectories])
+    ended = Counter(t.termination for t in trajectories)
+    # All classes that can be trained, so that the counts of a step sum to its trajectories.
+    for termination in Termination:
+        if termination.is_policy_outcome:
+            out[f"ended_{termination.value}_trajectories"] = float(ended[termination])
+    calls = sum(t.tool_calls for t in trajectories)
+    out["tool_error_ratio"] = sum(t.tool_errors for t in trajectories) / calls if calls else 0.0
+    names = sorted({name for t in trajectories for name in t.reward_components})
+    for name in names[:_COMPONENTS_MAX]:
+        values = [t.reward_components[name] for t in trajectories if name in t.reward_components]
+        out[f"component_{name}_mean_reward"] = math.fsum(values) / len(values)
     return out

@@ -188,3 +188,20 @@ async def test_a_second_process_under_the_same_member_id_fences_the_first(bus: H
     await one.reader.close()
     assert not any(isinstance(e, Delivered) for e in one.events)
     await two.reader.close()
+
+
+async def test_what_is_marked_for_a_group_that_nobody_joined_is_what_it_has_committed(
+    bus: Harness,
+) -> None:
+    consumers, starts = await start_of(bus)
+    group = new_group()
+    for metadata in ("first", "second"):
+        floors = {p: Floor(offset=starts[p], metadata=metadata) for p in (0, 1)}
+        await consumers.mark(TOPIC, group=group, floors=floors)
+    late = Member(consumers, group, "late", starts)
+    await until([late], lambda: len(late.reader.owned) == bus.partitions)
+    committed = {
+        p: floor for e in late.events if isinstance(e, Assigned) for p, floor in e.committed.items()
+    }
+    assert committed == {p: Floor(offset=starts[p], metadata="second") for p in (0, 1)}
+    await late.reader.close()

@@ -144,7 +144,7 @@ class LearnerWorld:
         seen = -1
         while not task.done():
             # Decoding the whole log at every look would cost more than the learner.
-            end = self.bus.end(LEARNER_STEPS.name, 0)
+            end = sum(self.bus.end(LEARNER_STEPS.name, p) for p in range(self.bus.partitions))
             if end != seen and until():
                 return
             seen = end

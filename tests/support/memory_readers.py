@@ -248,8 +248,10 @@ class MemoryConsumers:
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
-    def reader(self, starts: Mapping[Topic[Any], Mapping[int, int]]) -> MemoryLogReader:
-        """Return a reader of given partitions."""
+    def reader(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, jumps: bool = False
+    ) -> MemoryLogReader:
+        """Return a reader of given partitions; here every change takes effect at once."""
         return MemoryLogReader(self._bus, starts)
 
     def group(
@@ -270,6 +272,16 @@ class MemoryConsumers:
         reader = MemoryGroupReader(self._bus, state, member, starts, floors)
         state.readers[member] = reader
         return reader
+
+    async def mark(self, topic: Topic[Any], *, group: str, floors: Mapping[int, Floor]) -> None:
+        """Commit floors for a group that nobody joins."""
+        await asyncio.sleep(0)
+        state = self._bus.groups.setdefault(
+            group, Group(topic=topic.name, partitions=self._bus.partitions)
+        )
+        if state.members:
+            raise TransientError(f"group {group} has members", boundary=Boundary.BUS)
+        state.committed.update(floors)
 
     async def fetch(self, position: Position, *, deadline: Deadline) -> Message:
         """Return the record at exactly this position."""

@@ -9,6 +9,7 @@ import torch
 
 from learner.core.advantage import Scaling, group_advantage
 from learner.core.diagnostics import bucket, effective_sample_size, mismatch_kl, quantiles
+from learner.core.flops import Shape, step_operations, utilisation
 from schemas.errors import InvariantError
 
 
@@ -71,3 +72,11 @@ def test_quantiles_are_nearest_rank_and_buckets_are_closed_above() -> None:
     assert quantiles([float(n) for n in range(1, 101)]) == [50.0, 95.0, 99.0]
     assert bucket(16, (16, 64)) == "le_16"
     assert bucket(65, (16, 64)) == "gt_64"
+
+
+def test_the_arithmetic_of_a_step_is_that_of_a_hand_worked_model() -> None:
+    shape = Shape(parameters=1_000, layers=2, width=8)
+    # 10 tokens; weights: 2 * 1,000 each; attention over 5 positions: 4 * 2 * 8 * 5; thrice in all.
+    assert step_operations(shape, tokens=10, row_tokens=5) == 3 * 10 * (2_000 + 320)
+    assert utilisation(69_600, seconds=2.0, peak_per_s=69_600) == 0.5
+    assert utilisation(69_600, seconds=2.0, peak_per_s=0.0) == 0.0

@@ -12,7 +12,7 @@ from schemas.crash_points import CrashPoint
 from schemas.enums import DropReason
 from schemas.ids import Version
 from schemas.topics import GATED, POLICIES
-from tests.support.gated_records import random_group
+from tests.support.gated_records import RUN, random_group
 from tests.support.learner_runs import BATCH, EDGES, GROUP, LearnerWorld
 
 STEPS = 6
@@ -35,6 +35,11 @@ def check_once(world: LearnerWorld) -> None:
     assert log.trained_surviving.keys() == trained.keys()
     assert log.closed.counts["trained"] == world.admitted
     assert log.closed.counts["run_ended"] == 0
+    shown = world.bus.groups[f"learner-{RUN}"].committed
+    newest = world.events("checkpointed")[-1]
+    assert {p.partition: p.offset for p in newest.positions} == {
+        partition: floor.offset for partition, floor in shown.items()
+    }
     for step in world.events("step"):
         assert all(member.lag_steps >= 0 for member in step.trained)
 
@@ -69,7 +74,10 @@ async def test_the_multiset_of_trained_ids_is_the_undisturbed_one_over_random_cr
     rng = random.Random(20)
     for number in range(20):
         world = LearnerWorld(
-            tmp_path / str(number), steps=STEPS, checkpoint_every=rng.choice((1, 2, 3))
+            tmp_path / str(number),
+            steps=STEPS,
+            checkpoint_every=rng.choice((1, 2, 3)),
+            partitions=rng.choice((1, 3)),
         )
         world.admit(STEPS * BATCH // GROUP)
         for _ in range(rng.randint(1, 4)):
