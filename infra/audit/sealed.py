@@ -99,9 +99,11 @@ def _payload(facts: Facts, episode: str, sealed: Sealed, where: Where) -> None:
         )
     if last is not None and _is_comparable(facts.tokens.by_episode.get(episode)):
         ref = sealed.chunks[-1]
+        # A trajectory with a defect that the gate drops by name may be sealed with no payload.
+        is_empty = last.length == 0 and episode not in facts.uses
         facts.findings.check(
             2,
-            last.match is Match.SAME,
+            last.match is Match.SAME or is_empty,
             "ids, log-probs or mask of the payload are not those of the WAL",
             ids=(episode,),
             at=(*where, at(PAYLOADS.name, ref.partition, ref.offset)),
