@@ -15,9 +15,9 @@ from schemas.ids import EpisodeId, GroupId, WorkerId
 from schemas.packing import unpack_heavy
 from schemas.ports import Delivered
 from schemas.records.trajectory import Trajectory
-from stream_jobs import assembler
+from stream_jobs import assembler, gate
 from stream_jobs.core.staleness import defect
-from stream_jobs.settings import AssemblerSettings
+from stream_jobs.settings import AssemblerSettings, GateSettings
 from tests.support.fake_rollout import (
     RUN,
     WalWriter,
@@ -30,6 +30,7 @@ from tests.support.fake_rollout import (
 )
 from tests.support.memory_bus import Fault, MemoryBus
 from tests.unit.stream_jobs.scheduling import author
+from tests.unit.stream_jobs.test_gate_rebalance import consumed
 from tests.unit.stream_jobs.trajectories import issued
 
 SETTINGS = AssemblerSettings(poll_s=0.004, commit_interval_s=0.005, records_max=40)
@@ -146,6 +147,42 @@ async def test_killed_assemblers_and_lost_acknowledgements_lose_no_episode(seed:
         await asyncio.gather(*running.values(), return_exceptions=True)
     for trajectory in bus.records(topics.TRAJECTORIES):
         assert unpack_heavy(payload(bus, trajectory)).tokens == trajectory.tokens
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_two_owners_of_a_partition_are_counted_once_by_gate_and_learner(seed: int) -> None:
+    dice = random.Random(seed)
+    bus = a_bus()
+    gating = GateSettings(poll_s=0.002, commit_interval_s=0.004, max_age_s=1e9)
+    jobs = [
+        asyncio.create_task(assembler.run(context_on(bus, name), SETTINGS, codec=bus.codec))
+        for name in ("assembler-0", "assembler-1")
+    ]
+    jobs += [
+        asyncio.create_task(gate.run(context_on(bus, name), gating, codec=bus.codec))
+        for name in ("gate-0", "gate-1")
+    ]
+    try:
+        async with asyncio.timeout(20):
+            for ordinal in range(24):
+                write_episode(bus, ordinal)
+                # Its partitions go to the other one while it still writes what it began.
+                for role in ("assembler", "gate"):
+                    name = f"{role}-{dice.randrange(2)}"
+                    group = bus.groups.get(f"{role}-{RUN}")
+                    if group is not None and name in group.members and dice.random() < 0.5:
+                        bus.expel(f"{role}-{RUN}", name)
+                await asyncio.sleep(0.003)
+            while len({one.episode_id for one in bus.records(topics.GATED)}) < 24:
+                await asyncio.sleep(0.005)
+    finally:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+    assert len(sealed(bus)) == 24
+    assert set(consumed(bus).values()) == {1}
+    firsts = {one.group_id: one for one in reversed(bus.records(topics.GATE_DECISIONS))}
+    assert sum(len(one.members) for one in firsts.values()) == 24
 
 
 async def test_poison_beside_an_episode_is_buried_and_the_episode_is_sealed() -> None:

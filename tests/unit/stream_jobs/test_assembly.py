@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from schemas import topics
+from schemas.codec import Codec
 from schemas.enums import (
     CutReason,
     EpisodeEventKind,
@@ -134,6 +135,21 @@ def test_an_episode_is_sealed_with_its_verdict_and_all_that_explains_it() -> Non
     assert list(unpack_logprobs(heavy.logprobs)) == [0.0] * 4 + [-0.5] * 3 + [0.0] * 2 + [-0.5] * 5
     placed = sealed.placed([(2, 17)])
     assert (placed.chunks[0].offset, placed.chunks[0].crc32c) == (17, crc32c(chunk.body))
+
+
+def test_what_the_control_plane_carries_does_not_grow_with_the_tokens() -> None:
+    sizes = []
+    for scale in (1, 100):
+        logs = Logs()
+        logs.begin()
+        wal = writer()
+        commits = [wal.fence(), wal.prompt(40), *(wal.action(64) for _ in range(2 * scale))]
+        logs.end(logs.tokens(*commits))
+        logs.judge()
+        sealed = logs.seal()
+        placed = sealed.placed([(0, 10**6)] * len(sealed.chunks))
+        sizes.append(len(Codec.local().encode(topics.TRAJECTORIES, placed)))
+    assert abs(sizes[1] - sizes[0]) <= 0.05 * sizes[0], sizes
 
 
 def test_a_long_payload_is_cut_into_chunks_that_join_again() -> None:
