@@ -52,7 +52,8 @@ def failure_of(name: str, text: str, *, place: str) -> SluiceError | None:
     if name in _NOT_IN_LOG:
         return InvariantError(
             what, boundary=Boundary.BUS,
-            hint="the offset is not in the log: it was trimmed, or the topic was created anew",
+            hint="the offset is not in the log: it was trimmed, the topic was created anew, or "
+            "another log is meant; a run whose records are gone cannot go on: start a new one",
         )  # fmt: skip
     if name in TOPIC_GONE:
         return InvariantError(

@@ -27,6 +27,9 @@ from infra.topic_admin import wait_for_brokers
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, SettingsError, TransientError
 
+_FULL = "No space left on device"
+_FULL_HINT = "its disk is full: make room there, then `sluice up` again; nothing else need be done"
+
 
 class PlatformStart:
     """One `up`: which services to start, in which order, and the wait for all of them."""
@@ -128,5 +131,7 @@ def _start_failed(name: str, words: str) -> TransientError:
     return TransientError(
         f"{name} ended while it was starting; its last words:\n{words}",
         boundary=Boundary.PLATFORM,
-        hint="`sluice doctor` looks at memory, disk and ports; the log lies in the data folder",
+        hint=_FULL_HINT
+        if _FULL in words
+        else "`sluice doctor` looks at memory, disk and ports; the log lies in the data folder",
     )
