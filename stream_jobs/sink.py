@@ -35,7 +35,7 @@ from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngin
 from stream_jobs.sink_http import Endpoint
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
-from stream_jobs.sink_writer import Writer
+from stream_jobs.sink_writer import Writer, patiently
 
 _LOG = logging.getLogger("sluice.sink")
 _POLL_MAX = 5_000
@@ -54,7 +54,12 @@ async def run(
     migrations: the files of table definitions, each opening with `-- migration N: name`.
     """
     definitions = parse_migrations(migrations)
-    store = await Store.open(lambda: make_engine(settings))
+    store = await patiently(
+        context,
+        lambda: Store.open(lambda: make_engine(settings)),
+        "the database",
+        retry_ms=round(settings.insert_retry_s * 1000),
+    )
     endpoint = Endpoint(store, settings)
     try:
         await store.migrate(definitions, cluster=settings.server_cluster)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from schemas.errors import Boundary, RejectedError
+from schemas.errors import Boundary, RejectedError, TransientError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class ServerEngine:
     is_shared = True
 
     def __init__(self, url: str, limits: Limits, *, is_replicated: bool = False) -> None:
-        """Connect; `url` may carry user, password and database.
+        """Connect; `url` may carry user, password and database. Raises TransientError.
 
         is_replicated: every write then waits for most replicas, and reads see all such writes.
         """
@@ -161,13 +161,19 @@ class ServerEngine:
 
         self.faults: tuple[type[Exception], ...] = (Error, OSError)
         certain = {"insert_quorum": "auto", "select_sequential_consistency": "1"}
-        self._client = clickhouse_connect.get_client(
-            dsn=url,
-            autogenerate_session_id=False,
-            send_receive_timeout=60,
-            query_limit=0,
-            settings=certain if is_replicated else None,
-        )
+        try:
+            self._client = clickhouse_connect.get_client(
+                dsn=url,
+                autogenerate_session_id=False,
+                send_receive_timeout=60,
+                query_limit=0,
+                settings=certain if is_replicated else None,
+            )
+        except self.faults as error:
+            raise TransientError(
+                f"the ClickHouse server does not answer: {error}", boundary=Boundary.STORE,
+                hint="is sink.server_url right, and the server up?",
+            ) from error  # fmt: skip
         self._limits = {
             "max_execution_time": str(limits.seconds_max),
             "max_result_rows": str(limits.rows_max),

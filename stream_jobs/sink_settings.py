@@ -67,8 +67,10 @@ class SinkSettings(BaseModel):
         description="Longest wait for the last records once asked to stop. Unit: s.",
     )  # fmt: skip
     insert_retry_s: float = Field(
-        120.0, ge=1, le=3600, description="Longest retry of one batch. Unit: s."
-    )
+        1800.0, ge=1, le=7200,
+        description="Longest wait for a database that is down: one batch is tried so long, and "
+        "nothing is read meanwhile. Unit: s.",
+    )  # fmt: skip
     query_seconds_max: float = Field(
         10.0, gt=0, le=600, description="Limit of one query over HTTP. Unit: s."
     )

@@ -8,6 +8,7 @@ ours here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -84,13 +85,15 @@ class Store:
 
     @classmethod
     async def open(cls, make: Callable[[], Engine]) -> Store:
-        """Make the engine on the thread that will make all its calls."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clickhouse")
-        try:
+        """Make the engine on the thread that will make all its calls.
+
+        Raises TransientError when a server cannot be reached now.
+        """
+        with contextlib.ExitStack() as undo:
+            thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clickhouse")
+            undo.callback(thread.shutdown, wait=False)
             engine = await asyncio.get_running_loop().run_in_executor(thread, make)
-        except BaseException:
-            thread.shutdown(wait=False)
-            raise
+            undo.pop_all()
         return cls(engine, thread)
 
     async def migrate(self, definitions: Definitions, *, cluster: str = "") -> tuple[str, ...]:
@@ -131,8 +134,7 @@ class Store:
         return await self._call(lambda: self._insert(table, messages, token))
 
     def _insert(self, table: Table, messages: Sequence[Delivered[Any]], token: str) -> int:
-        values = table.rows(messages)
-        data = pa.table({c.name: _arrow(values[c.name], c.kind) for c in table.columns})
+        data = arrow_of(table, messages)
         if data.num_rows:
             settings = {**_INSERT, "insert_deduplication_token": _quoted(token)}
             self._engine.insert(table.name, data, settings)
@@ -251,6 +253,12 @@ _PLACE = (
 
 def _place(run_id: RunId, place: Place, piece: Range) -> tuple[str, str, int, int, int]:
     return (run_id, *place, piece.first, piece.last)
+
+
+def arrow_of(table: Table, messages: Sequence[Delivered[Any]]) -> pa.Table:
+    """Return the rows that these records are in a table."""
+    values = table.rows(messages)
+    return pa.table({one.name: _arrow(values[one.name], one.kind) for one in table.columns})
 
 
 def _arrow(values: Values, kind: Kind) -> pa.Array:

@@ -8,6 +8,7 @@ written ahead is settled then. Nothing is read meanwhile, so a slow store holds 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -45,6 +46,29 @@ _PAUSE_S = 0.2
 _PAUSE_MAX_S = 10.0
 
 Messages = tuple[Delivered[Any], ...]
+
+
+async def patiently(
+    context: Context, call: Callable[[], Awaitable[T]], what: str, *, retry_ms: int
+) -> T:
+    """Call again while the store is away, with growing pauses; raise its TransientError once the
+    budget is spent, or as soon as the process is asked to stop: the next start goes on from here.
+    """
+    clock = context.clock
+    deadline = Deadline.after(retry_ms, now_ms=clock.monotonic_ms(), waiting_for=what)
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            return await call()
+        except TransientError as error:
+            left_ms = deadline.left_ms(now_ms=clock.monotonic_ms())
+            if left_ms == 0 or context.stop.is_set():
+                raise
+            _LOG.warning("trying %s again: %s", what, error.message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(pause_s, left_ms / 1000)):
+                    await context.stop.wait()
+            pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
 
 
 class Writer:
@@ -177,19 +201,7 @@ class Writer:
         self._stored.update(ranges)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        clock = self._context.clock
-        deadline = Deadline.after(self._retry_ms, now_ms=clock.monotonic_ms(), waiting_for=what)
-        pause_s = _PAUSE_S
-        while True:
-            try:
-                return await call()
-            except TransientError as error:
-                left_ms = deadline.left_ms(now_ms=clock.monotonic_ms())
-                if left_ms == 0:
-                    raise
-                _LOG.warning("trying %s again: %s", what, error.message)
-                await asyncio.sleep(min(pause_s, left_ms / 1000))
-                pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
+        return await patiently(self._context, call, what, retry_ms=self._retry_ms)
 
     async def _bury(self, place: Place, part: Range, messages: Messages) -> None:
         self.buried += len(messages)

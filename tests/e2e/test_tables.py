@@ -329,7 +329,9 @@ def test_every_definition_for_a_cluster_is_one_that_the_engine_can_read(tables: 
 
 
 def test_a_label_with_ever_new_values_costs_its_rows_and_no_more(tables: Tables) -> None:
-    tables.add(topics.TASKS, [made(topics.TASKS, task_id="t", environment="counter")], at_ms=[0])
+    tables.add(
+        topics.TASKS, [made(topics.TASKS, purpose="train", environment="counter")], at_ms=[0]
+    )
     labels = [{"environment": "counter" if n % 2 else f"e-{n}"} for n in range(200)]
     points = [
         made(topics.METRICS, name="environment_turn_s", value=0.5, labels=one) for one in labels
