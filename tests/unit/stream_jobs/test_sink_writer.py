@@ -83,6 +83,7 @@ async def write(
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let retries follow at once."""
     monkeypatch.setattr(sink_writer, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(sink_writer, "_PAUSE_MAX_S", 0.002)
 
 
 async def test_the_range_is_noted_before_its_rows_and_closed_after_them() -> None:
