@@ -33,10 +33,10 @@ class Lookup:
                 client = self._at(position)
                 while (left_ms := deadline.left_ms(now_ms=self._now_ms())) > 0:
                     items, _ = client.take(1, min(_POLL_S, left_ms / 1000))
-                    client.check()
                     for item in items:
                         if not isinstance(item, EndReached):
                             return self._checked(item, position)
+                    client.check()
             except SluiceError:
                 self._close()
                 raise

@@ -11,10 +11,11 @@ import pytest
 
 from consumers.client import Place, Read, Rebalance
 from consumers.group import KafkaGroupReader
+from consumers.lookup import Lookup
 from consumers.reader import KafkaLogReader
 from consumers.settings import ConsumerSettings
 from schemas.errors import BusUnreachableError, InvariantError, SluiceError
-from schemas.ports import Assigned, Delivered, Floor, GroupReader, LogReader
+from schemas.ports import Assigned, Delivered, Floor, GroupReader, LogReader, Position
 from schemas.records.token_commit import TokenCommit
 from schemas.topics import TOKENS
 from tests.support.clocks import RealClock
@@ -46,6 +47,7 @@ class ScriptedClient:
         self._script = deque(script)
         self._outcome: Step = False
         self.is_played = threading.Event()
+        self.is_troubled = False
 
     def take(self, _records_max: int, timeout_s: float) -> tuple[Sequence[Read], int]:
         self._outcome = False
@@ -59,6 +61,8 @@ class ScriptedClient:
     def check(self) -> bool:
         if isinstance(self._outcome, SluiceError):
             raise self._outcome
+        if self.is_troubled:
+            raise AWAY
         return self._outcome is True
 
     def add(self, starts: Mapping[Place, int]) -> None: ...
@@ -169,6 +173,16 @@ async def test_reading_to_an_end_gives_back_what_it_took_when_the_bus_is_away() 
     assert reader.positions() == {(TOKENS.name, 0): 0}
     assert await offsets(reader) == [0, 1]
     await reader.close()
+
+
+def test_a_fetch_gives_the_record_that_came_although_the_bus_is_in_trouble() -> None:
+    client = ScriptedClient([record(3)])
+    client.is_troubled = True
+    lookup = Lookup(lambda: client, RealClock().monotonic_ms)
+    found = lookup.fetch(Position(TOKENS.name, 0, 3), within(5_000))
+    assert found == record(3)
+    with pytest.raises(BusUnreachableError):
+        lookup.fetch(Position(TOKENS.name, 0, 4), within(5_000))
 
 
 async def test_an_assignment_that_came_before_a_complaint_is_given_before_it() -> None:
