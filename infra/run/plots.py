@@ -39,6 +39,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.facecolor": "none",
     "axes.prop_cycle": cycler(color=_COLOURS),
+    "axes.axisbelow": True,
     "axes.grid": True,
     "grid.alpha": 0.15,
     "grid.color": _INK,
@@ -118,8 +119,11 @@ def _updates(axes: Axes, label: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    # Beside the axes, since inside it would hide what it explains.
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
+    # Above the axes: inside it would hide what it explains, and beside them a phone cuts it off.
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1, ncols=4,
+        handlelength=1.4, columnspacing=1.2,
+    )  # fmt: skip
 
 
 def _reward(history: History, steps: Sequence[StepRow]) -> str:
