@@ -9,7 +9,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import version as installed
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ _FORMAT = 2
 _DEPENDENCIES = ("torch", "deepspeed", "transformers", "numpy", "safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATE_FILE = "chat_template.jinja"
+
+
+@cache
+def installed(name: str) -> str:
+    """Return the version of a distribution; reading it parses a long text."""
+    return metadata.version(name)
 
 
 def digest_of(*paths: Path) -> str:
@@ -100,6 +107,7 @@ class Checkpoints:
     ) -> None:
         self._context, self._settings, self._bus, self._ranks = context, settings, bus, ranks
         self._canary = canary
+        self._own: dict[str, Any] = {}
         self._settled = SettledLog(context)
         self.store = CheckpointStore(Path(settings.checkpoints_dir))
         self._taken = 0
@@ -245,7 +253,9 @@ class Checkpoints:
         await self._ranks.call(lambda _: self.store.finish(name, state))
 
     def _facts(self) -> dict[str, Any]:
-        return facts(self._settings, self._context) | dict(self._canary.facts)
+        # Of this process as it began: what is written into the model's folder later is not in it.
+        self._own = self._own or facts(self._settings, self._context)
+        return self._own | dict(self._canary.facts)
 
     def card(self, name: str) -> Card | None:
         """Return the canary's card of a checkpoint."""

@@ -77,7 +77,7 @@ async def test_whatever_changed_around_the_learner_is_refused_before_it_trains(
     assert len(world.events("step")) == before
 
 
-@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("at", [0, 7])
 async def test_one_corrupted_tensor_is_refused_by_its_logits(tmp_path: Path, at: int) -> None:
     world = await checkpointed(tmp_path)
     load = _spoiling_load(at)

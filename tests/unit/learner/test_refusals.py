@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ async def checkpointed(root: Path) -> LearnerWorld:
     ],
 )
 async def test_a_checkpoint_made_under_other_settings_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, object], named: str
+    tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     world = await checkpointed(tmp_path)
     with pytest.raises(SettingsError, match=f"made with {named} .*bring {named} back"):

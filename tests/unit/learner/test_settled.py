@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from learner.core.settled import Settled
 from schemas.enums import EpisodeEventKind, GateOutcome, Purpose
@@ -24,14 +25,14 @@ class Log:
         self._offset = 0
         self._episode(EpisodeEventKind.SCHEDULER_FENCE, 0, 0)
 
-    def _episode(self, kind: EpisodeEventKind, ordinal: int, member: int, **values: object) -> None:
+    def _episode(self, kind: EpisodeEventKind, ordinal: int, member: int, **values: Any) -> None:
         self._offset += 1
         event = EpisodeEvent(
             run_id=RUN, kind=kind, ordinal=ordinal, member=member, group_size=2,
             episode_id=episode_id(RUN, ordinal, member), group_id=group_id(RUN, ordinal),
             task_id=task_id(RUN, ordinal), scheduler_epoch=1, scheduler_id=SCHEDULER, at_us=1,
             writer_id=SCHEDULER, **values,
-        )  # type: ignore[arg-type]  # fields of the record  # fmt: skip
+        )  # fmt: skip
         self.settled.take_episode(0, self._offset, 0, event)
 
     def issue(self, ordinal: int, purpose: Purpose = Purpose.TRAIN) -> None:
