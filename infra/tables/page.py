@@ -61,12 +61,32 @@ metric points:
 Waiting ages are this host's clock against the broker's (label `clocks`); consumed ones are broker
 times on both sides.
 
+## A server instead of the embedded engine
+
+With `sink.server_url` the sink writes to a ClickHouse server (`sink.server_cluster` makes the
+tables replicated ones there); definitions and views are the same. Clients ask that server
+themselves, as the user of `infra/clickhouse/server/reader.sql`, which only reads, within the same
+limits. Two sinks of one run at once are harmless: they agree on the border of every range first.
+
 ## How fresh, how sure
 
 A record is a row after at most `sink.batch_interval_s`, or later when writing small batches would
 take more than `sink.busy_share_max` of the time. Ranges of offsets are written ahead and inserted
 under a token that names them, so a sink that is killed at any moment leaves no row out and none
-twice; it resumes from `sink_progress`.
+twice; it resumes from `sink_progress`. The percentiles per minute follow `sink.rollup_interval_s`
+later.
+
+| what happens | what follows |
+|---|---|
+| a record cannot be decoded, or is of an unknown version | a dead letter; no row |
+| a number is not finite | its row stands; it is counted in `bad`, in no percentile |
+| a clock is wild, or jumps back | the row stands, its moment brought within 1970 to 2100 |
+| a label or an environment has ever new values | rows; percentiles know the tasks' environments |
+| a row is from the far past or future | it is kept: no table forgets by age |
+| the database is slow or down | nothing is read; one batch is tried for `sink.insert_retry_s` |
+| a query would scan everything | it ends at its limit of time, rows or memory |
+
+`doubtful_rows` counts what cannot be believed.
 """
 
 

@@ -75,6 +75,7 @@ class SinkProcess:
                 "address_file": str(self.address),
                 "batch_interval_s": 0.2,
                 "busy_share_max": 1.0,
+                "rollup_interval_s": 1.0,
                 **settings,
             },
         )
@@ -224,11 +225,41 @@ async def test_a_rollup_counts_each_point_once_and_bad_numbers_apart(
         producer.offer(METRICS, point)
     sink.start()
     sink.await_rows("metric_points", 102)
+    sink.await_until(lambda: sink.ask("SELECT count() FROM metric_quantiles") == "1", "rollup")
     row = sink.ask("SELECT round(p50), round(p99), max, n, bad FROM metric_quantiles")
     p50, p99, most, n, bad = map(float, row.split())
     assert (most, n, bad) == (100.0, 100.0, 2.0)
     assert abs(p50 - 50) <= 1
     assert abs(p99 - 99) <= 1
+    sink.stop()
+
+
+async def test_a_query_ends_at_its_limits_of_time_rows_and_memory_and_the_sink_goes_on(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    await send_commits(harness.producer(), 0, 50)
+    sink.start(query_seconds_max=1.0, query_rows_max=100, memory_bytes_max=100_000_000)
+    sink.await_rows("token_commits", 50)
+    for asked, code in (
+        ("SELECT sum(cityHash64(number)) FROM numbers(1000000000000)", 159),
+        ("SELECT number FROM numbers(101)", 396),
+        ("SELECT length(groupArray(toString(number))) FROM numbers(1000000000)", 241),
+        ("SELECT 1 SETTINGS max_execution_time = 600", 164),
+        ("SELECT * FROM quantities WHERE run_id = {run:String} FORMAT x'; DROP TABLE t", 164),
+    ):
+        began = time.monotonic()
+        with pytest.raises(urllib.error.HTTPError) as error:
+            sink.ask(asked)
+        told = error.value.read().decode()
+        assert f"Code: {code}." in told or error.value.code == 403, (asked, told)
+        assert time.monotonic() - began < 15, asked
+    name = "x' OR 1 = 1; DROP TABLE token_commits; --"
+    given = urllib.parse.urlencode({"param_run": name, "query": "SELECT {run:String} AS r"})
+    url = json.loads(sink.address.read_text())["url"]
+    with urllib.request.urlopen(f"{url}/?{given}", timeout=10) as answer:
+        assert answer.read().decode().strip().replace("\\'", "'") == name
+    await send_commits(harness.producer(), 50, 60)
+    sink.await_rows("token_commits", 60)
     sink.stop()
 
 
