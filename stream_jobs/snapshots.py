@@ -49,10 +49,8 @@ class Snapshots:
                 len(snapshot.unsettled),
             )
         for topic in FLOORED:
-            floors = snapshot.floors[topic.name] if snapshot is not None else {}
-            log.reader.add(
-                topic, {p: max(start, floors.get(p, start)) for p, start in starts[topic].items()}
-            )
+            begins = starts[topic] if snapshot is None else snapshot.begins(topic, starts[topic])
+            log.reader.add(topic, begins)
 
     def due(self, log: RunLog, author: Author) -> ControlEvent | None:
         """Return the Snapshot to write now, if one is due; everything delivered was taken."""

@@ -6,8 +6,9 @@ Waits for: tasks being issued. Unblocked by: Issued; Draining, EndOfStream or th
 it.
 
 It keeps nothing: the task at an ordinal is a pure function of the settings, and a restart continues
-after the highest ordinal in `tasks`. Two sources at once, or a repeat after an unknown outcome,
-write the same task twice; the first counts.
+after the highest ordinal in `tasks`, which it reads from the floors of a scheduler's newest
+snapshot. Two sources at once, or a repeat after an unknown outcome, write the same task twice; the
+first counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from schemas.topics import TASKS
 from stream_jobs.core.mixture import Draw, Mixture, digest_number
 from stream_jobs.core.offering import Offering
 from stream_jobs.core.run_control import RunControl
-from stream_jobs.reading import RunLog, all_starts, delivered, settled
+from stream_jobs.core.snapshot import read_snapshot
+from stream_jobs.reading import RunLog, all_starts, delivered, episode_partitions, settled
 from stream_jobs.settings import StreamSettings, TaskSourceSettings
 
 T = TypeVar("T")
@@ -71,10 +73,12 @@ class TaskSource:
         log = RunLog(
             context,
             Role.TASK_SOURCE,
-            await all_starts(context, _READS),
+            await all_starts(context, (topics.CONTROL,)),
             deadline_ms=int(settings.send_deadline_s * 1000),
         )
         try:
+            self._take(await log.read_past({topics.CONTROL: None}))
+            await self._begin(log)
             self._take(await log.read_past(dict.fromkeys(_READS)))
             await self._presence.announce(WorkerStatus.READY)
             while not (context.stop.is_set() or self._control.is_draining):
@@ -83,6 +87,15 @@ class TaskSource:
         finally:
             await self._presence.announce(WorkerStatus.STOPPED)
             await log.close()
+
+    async def _begin(self, log: RunLog) -> None:
+        """Read on from the newest snapshot of a scheduler, else from the run's start."""
+        event, partitions = self._control.snapshot, await episode_partitions(self._context)
+        snapshot = read_snapshot(event, partitions=partitions) if event is not None else None
+        if snapshot is not None:
+            self._offering.restore(snapshot)
+        for topic, starts in (await all_starts(self._context, (TASKS, topics.EPISODES))).items():
+            log.reader.add(topic, starts if snapshot is None else snapshot.begins(topic, starts))
 
     def _take(self, messages: list[Message]) -> None:
         for message in delivered(messages):

@@ -7,6 +7,7 @@ from schemas.records.episode_event import EpisodeEvent
 from schemas.records.task import Task
 from schemas.rules.episodes import SchedulerFences
 from stream_jobs.core.frontier import Frontier
+from stream_jobs.core.snapshot import Snapshot
 
 
 class Offering:
@@ -23,6 +24,13 @@ class Offering:
         self._offered = Frontier()
         self._issued = Frontier()
         self._fences: dict[int, SchedulerFences] = {}
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin where a scheduler's snapshot stands, before the first record from its floors."""
+        self.next_ordinal = snapshot.end
+        self._offered = Frontier.below(snapshot.end, but=snapshot.unsettled)
+        self._issued = Frontier.below(snapshot.end, but=snapshot.unsettled)
+        self._fences = {p: SchedulerFences(fence) for p, fence in snapshot.fences.items()}
 
     def take_task(self, task: Task) -> None:
         """Take a Task of the run."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from schemas.enums import Purpose
 from schemas.ids import WorkerId
 from schemas.records.control_event import ControlEvent
 from schemas.records.parts import LogEnd
 from schemas.rules.episodes import SchedulerFences
-from schemas.topics import EPISODES, GATE_DECISIONS, TASKS, TRAJECTORIES
+from schemas.topics import EPISODES, GATE_DECISIONS, TASKS, TRAJECTORIES, Topic
 from stream_jobs.core.frontier import Frontier
 from stream_jobs.core.ledger import Counts, Ledger, Place
 
@@ -43,6 +43,11 @@ class Snapshot:
     end: int
     """Every ordinal below it is settled but for `unsettled`. Unit: tasks."""
     unsettled: tuple[int, ...]
+
+    def begins(self, topic: Topic[Any], starts: Mapping[int, int]) -> dict[int, int]:
+        """Return from where to read a topic: its floors, never below the run's starts."""
+        floors = self.floors[topic.name]
+        return {p: max(start, floors.get(p, start)) for p, start in starts.items()}
 
     @property
     def ends(self) -> tuple[LogEnd, ...]:

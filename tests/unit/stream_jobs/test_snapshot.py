@@ -35,6 +35,7 @@ from schemas.records.trajectory import Trajectory
 from schemas.records.worker_state import WorkerState
 from stream_jobs.core.frontier import Frontier
 from stream_jobs.core.ledger import Ledger
+from stream_jobs.core.offering import Offering
 from stream_jobs.core.snapshot import FLOORED, Snapshot, read_snapshot, restore, snapshot_of
 from stream_jobs.scheduler import RolloutScheduler
 from stream_jobs.settings import SchedulerSettings
@@ -134,6 +135,38 @@ def test_reading_on_from_a_snapshot_equals_reading_everything(seed: int) -> None
             assert facts(ledger) == facts(world.rebuilt())
             spared += sum(type(record) in FLOORED_RECORDS for _, _, record in world.log) - read
     assert spared > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_task_source_that_reads_on_from_a_snapshot_offers_the_same(seed: int) -> None:
+    dice = random.Random(seed)
+    world = ready()
+    world.offer(12)
+    for _ in range(120):
+        random_event(world, dice)
+        world.look()
+        if dice.random() < 0.1:
+            world.offer(1)
+    snapshot = taken(world)
+    assert snapshot.end > 0
+    for _ in range(20):
+        random_event(world, dice)
+        world.look()
+    world.offer(2)
+    whole, reading_on = Offering(), Offering()
+    reading_on.restore(snapshot)
+    for offset, _, record in world.log:
+        if isinstance(record, Task):
+            whole.take_task(record)
+            if offset >= snapshot.floors[topics.TASKS.name][0]:
+                reading_on.take_task(record)
+        elif isinstance(record, EpisodeEvent):
+            whole.take_episode(0, record)
+            if offset >= snapshot.floors[topics.EPISODES.name][0]:
+                reading_on.take_episode(0, record)
+    assert reading_on.next_ordinal == whole.next_ordinal
+    for look_ahead in (1, 8, 64):
+        assert reading_on.wanted(look_ahead=look_ahead) == whole.wanted(look_ahead=look_ahead)
 
 
 def test_evaluated_members_and_early_records_lie_above_the_floors() -> None:
