@@ -9,6 +9,7 @@ may do a share of the partitions each, in processes of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,14 +80,15 @@ async def audit(
     cut = await sample(consumers)
     begins = _begins(starts, lows, cut)
     work = helpers(cut, _records(begins, cut)) if helpers else None
-    whole = await _read_whole(consumers, run_id, begins, lows, cut)
+    reading = _read_whole(consumers, run_id, begins, lows, cut)
+    shares: Sequence[Share]
     if work is None:
+        whole = await reading
         partitions = sorted(cut[EPISODES.name])
-        shares: Sequence[Share] = [
-            await _share(consumers, whole, begins, cut, partitions, records_max)
-        ]
+        shares = [await _share(consumers, whole, begins, cut, partitions, records_max)]
     else:
-        shares = await work
+        # Together, so that a share that fails ends the audit at once.
+        whole, shares = await asyncio.gather(reading, work)
     total = Share()
     for share in shares:
         total.accounts.add(share.accounts)

@@ -12,7 +12,7 @@ import orjson
 
 from infra.cli.output import json_option, plain, show_json, show_table, with_bus
 from schemas.enums import ControlKind
-from schemas.errors import SettingsError
+from schemas.errors import RejectedError, SettingsError
 from schemas.ids import EpisodeId, RunId, run_of_episode
 from schemas.ports import Delivered
 from schemas.topics import CONTROL, POLICIES
@@ -67,7 +67,15 @@ def _asking(directory: Path, run_id: str) -> Any:
     folder = find(run_id, directory)
 
     def rows(statement: str) -> Any:
-        return orjson.loads(ask(folder, statement, "JSON"))["data"]
+        try:
+            return orjson.loads(ask(folder, statement, "JSON"))["data"]
+        except RejectedError as error:
+            if "UNKNOWN_TABLE" not in error.message:
+                raise
+            raise SettingsError(
+                f"the tables of {run_id} were made by another version of Sluice",
+                hint="its sink brings them up to date: `sluice run --resume RUN`",
+            ) from error
 
     return rows
 
