@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -156,6 +157,43 @@ async def test_the_rubrics_of_the_tasks_are_run_and_repeats_get_no_second_verdic
         await until(lambda: {p: f.offset for p, f in committed.items()} == dict(ends))
     assert {found[request.episode_id].reward for request in asked} == {1.0}
     assert len(world.bus.records(VERDICTS)) == len(asked)
+
+
+async def test_ten_retries_with_one_key_give_one_verdict_one_reward_and_the_summed_cost(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    async with world.verifier(tries_max=11) as context:
+        request = world.faulty("transient", once=str(tmp_path / "tries"), times="10")
+        for _ in range(10):
+            world.bus.append(VERIFY_REQUESTS, request)
+        found = await world.verdicts(1)
+        ends = await context.consumers.ends(VERIFY_REQUESTS)
+        committed = world.bus.groups[f"verifier-{RUN}"].committed
+        await until(lambda: {p: f.offset for p, f in committed.items()} == dict(ends))
+    (result,) = world.bus.records(VERDICTS)
+    assert (result.code, result.reward, result.tries) == (VerdictCode.CORRECT, 1.0, 11)
+    assert result == found[request.episode_id]
+    assert 0 < result.cost_s * 1e6 <= result.duration_us
+
+
+async def test_a_fifth_of_the_calls_fails_and_the_rest_is_judged_as_if_none_did() -> None:
+    dice = random.Random(11)
+    worth = [dice.choice(("correct", "wrong_answer")) for _ in range(20)]
+    fails = {n: dice.choice(("exit", "raise", "transient")) for n in dice.sample(range(20), 4)}
+    runs: list[list[tuple[VerdictCode, float | None]]] = []
+    for failing in ({}, fails):
+        world = World()
+        async with world.verifier(processes=2):
+            asked = [world.faulty(failing.get(n, fault)) for n, fault in enumerate(worth)]
+            found = await world.verdicts(20)
+        judged = [found[request.episode_id] for request in asked]
+        runs.append([(one.code, one.reward) for one in judged])
+    calm, faulty = runs
+    rest = [n for n in range(20) if n not in fails]
+    assert [faulty[n] for n in rest] == [calm[n] for n in rest]
+    assert {faulty[n][1] for n in fails} == {None}
+    assert not any(faulty[n][0].carries_reward for n in fails)
 
 
 async def test_a_request_for_another_digest_is_refused_with_the_reason() -> None:

@@ -54,17 +54,19 @@ _DEEDS: dict[str, Callable[[], Any]] = {
 
 
 class FaultyRubric:
-    """Fails as told; `once` fails at the first try only, by a marker file."""
+    """Fails as told; with `once`, a marker file, at the first `times` tries only (default 1)."""
 
     def judge(self, task: Task, submission: Submission) -> Judgement:
         """Do what the payload says."""
         del submission
         payload = json.loads(task.payload)
         marker = payload.get("once")
-        if marker and Path(marker).exists():
-            return _VERDICTS["correct"]
         if marker:
-            Path(marker).touch()
+            done_before = Path(marker).stat().st_size if Path(marker).exists() else 0
+            if done_before >= int(payload.get("times", "1")):
+                return _VERDICTS["correct"]
+            with Path(marker).open("ab") as file:
+                file.write(b".")
         fault = payload["fault"]
         if fault in _VERDICTS:
             return _VERDICTS[fault]
