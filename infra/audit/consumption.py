@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.audit.facts import Facts, Use, Whole
+from infra.audit.payloads import rejected_in
 from infra.audit.report import at
 from schemas.topics import GATED, LEARNER_STEPS, PAYLOADS
 
@@ -155,19 +156,31 @@ def _restart_loses_nothing(facts: Facts) -> None:
 
 
 def _lists_stand(facts: Facts) -> None:
-    """What a Step moved to payloads because it was too long is there, whole."""
-    for (partition, offset), (ref, step) in facts.whole.lists.items():
-        is_seen = facts.whole.was_audited(LEARNER_STEPS, step.partition, step.offset)
-        is_gone = facts.whole.is_gone(PAYLOADS, partition, offset) and is_seen
-        if partition not in facts.partitions or is_gone:
+    """The list of rejected tokens that a Step points at is there, and as long as the Step says."""
+    for step in facts.steps.lineage:
+        places = [(ref.partition, ref.offset) for ref in step.lists]
+        if not places or places[0][0] not in facts.partitions:
             continue
-        chunk = facts.payloads.chunks.get((partition, offset))
-        facts.findings.check(
-            10,
-            chunk is not None and (chunk.length, chunk.crc32c) == (ref.length, ref.crc32c),
-            f"the list at {partition}@{offset} that the Step points at is missing or another",
-            at=(
-                at(LEARNER_STEPS.name, step.partition, step.offset),
-                at(PAYLOADS.name, partition, offset),
-            ),
+        is_seen = facts.whole.was_audited(LEARNER_STEPS, step.partition, step.offset)
+        if is_seen and any(facts.whole.is_gone(PAYLOADS, *place) for place in places):
+            continue
+        blob = b"".join(facts.payloads.lists.get(place, b"") for place in places)
+        chunks = [facts.payloads.chunks.get(place) for place in places]
+        is_there = all(
+            chunk is not None and (chunk.length, chunk.crc32c) == (ref.length, ref.crc32c)
+            for chunk, ref in zip(chunks, step.lists, strict=True)
         )
+        where = (
+            at(LEARNER_STEPS.name, step.partition, step.offset),
+            *(at(PAYLOADS.name, *place) for place in places),
+        )
+        if facts.findings.check(
+            10, is_there, "the list that the Step points at is missing or another", at=where
+        ):
+            found = rejected_in(blob)
+            facts.findings.check(
+                5,
+                found == step.rejected,
+                f"the Step says {step.rejected} tokens below and above the band, its list {found}",
+                at=where,
+            )

@@ -23,7 +23,7 @@ from infra.audit.tokens import Tokens
 from schemas.enums import ControlKind, DropReason
 from schemas.ports import Delivered
 from schemas.records.control_event import ControlEvent
-from schemas.records.parts import ChunkRef, TrainedMember
+from schemas.records.parts import TrainedMember
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.topics import EPISODES, TOKENS, TOOL_EVENTS, Topic
@@ -99,8 +99,6 @@ class Whole:
     """Where the log begins now, of topics that may be trimmed."""
     audited: dict[tuple[str, int], int] = field(default_factory=dict)
     """How far the last recorded audit went, by topic and partition."""
-    lists: dict[tuple[int, int], tuple[ChunkRef, Step]] = field(default_factory=dict)
-    """Place in payloads to the reference of a list, and the step that points at it."""
 
     def take_control(self, event: ControlEvent) -> None:
         """Keep what the run was started with and how its stream ended."""
@@ -152,8 +150,6 @@ class Whole:
                 use = Use(step=step, survives=survives, member=member)
                 at_partition = self.uses.setdefault(member.partition, {})
                 at_partition.setdefault(str(member.episode_id), []).append(use)
-            for ref in step.lists:
-                self.lists[ref.partition, ref.offset] = (ref, step)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ checksums that the reading of the WAL left per commit of the main line, so no to
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +22,8 @@ from schemas.topics import CHUNK_BYTES_MAX, PAYLOADS
 
 _HEAD = 16
 _PER_TOKEN = 9
+_LIST_HEAD = struct.Struct("<4sII")
+_LIST_TOKEN = 12
 _PARTS_OPEN_MAX = 64
 
 
@@ -49,6 +52,8 @@ class Payloads:
     def __init__(self, findings: Findings, tokens: Tokens) -> None:
         """Report to `findings`; hold blobs against `tokens`."""
         self.chunks: dict[tuple[int, int], Chunk] = {}
+        self.lists: dict[tuple[int, int], bytes] = {}
+        """Place to body of the lists of rejected tokens, which are short."""
         self._findings = findings
         self._tokens = tokens
         self._parts: dict[tuple[str, str], list[bytes]] = {}
@@ -68,6 +73,8 @@ class Payloads:
             ids=(record.episode_id,),
             at=(at(PAYLOADS.name, message.partition, message.offset),),
         )
+        if record.content is PayloadContent.REJECTED_TOKENS:
+            self.lists[message.partition, message.offset] = record.body
         if record.content is PayloadContent.TRAJECTORY_TOKENS:
             blob = record.body if record.parts == 1 else self._joined(record)
             line = self._tokens.by_episode.get(record.episode_id)
@@ -90,6 +97,23 @@ class Payloads:
             return None
         del self._parts[key]
         return b"".join(parts)
+
+
+def rejected_in(blob: bytes) -> tuple[int, int] | None:
+    """Return how many tokens a list of rejected tokens holds below and above the band; None when it
+    is no such list.
+
+    Layout: magic, version and length of a table, the table, then 12 bytes a token whose last one
+    holds the sign: set below the band.
+    """
+    if len(blob) < _LIST_HEAD.size or not blob.startswith(b"SLRJ"):
+        return None
+    begin = _LIST_HEAD.size + _LIST_HEAD.unpack_from(blob)[2]
+    if begin > len(blob) or (len(blob) - begin) % _LIST_TOKEN:
+        return None
+    signs = blob[begin + _LIST_TOKEN - 1 :: _LIST_TOKEN]
+    low = sum(sign >> 7 for sign in signs)
+    return low, len(signs) - low
 
 
 def _match(blob: bytes, line: Line) -> Match:

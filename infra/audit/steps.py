@@ -25,7 +25,9 @@ class Step:
     digest: str
     members: tuple[TrainedMember, ...]
     lists: tuple[ChunkRef, ...] = ()
-    """Chunks of payloads with what was too long for the record."""
+    """Chunks of payloads with the list of its rejected tokens."""
+    rejected: tuple[int, int] = (0, 0)
+    """Tokens that it says lay below and above the band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ class Steps:
             digest=event.policy_digest,
             members=event.trained,
             lists=event.id_lists,
+            rejected=(event.rejected_low, event.rejected_high),
         )
         self.lineage.append(step)
         self.ordinals[step.version] = step.ordinal

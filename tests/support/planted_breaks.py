@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from schemas.enums import (
     DropReason,
     EpisodeEventKind,
     LearnerEventKind,
+    PayloadContent,
     RewardSource,
     TokenKind,
     ToolEventKind,
@@ -78,6 +80,31 @@ def member_with(**fields: Any) -> Spoil:
 def _trained_twice(event: LearnerEvent) -> list[LearnerEvent]:
     again = dataclasses.replace(event, number=2, ordinal=2, trained=event.trained[:1])
     return [event, again]
+
+
+REJECTED = (
+    struct.pack("<4sII", b"SLRJ", 1, 2) + b"[]"
+    + b"".join(struct.pack("<Iif", 0, 4, ratio) for ratio in (-0.1, -0.2, 5.0, 6.0))
+)  # fmt: skip
+"""A list of two tokens below the band and two above it."""
+
+
+def with_list(**fields: Any) -> Callable[[Topic[Any], Any], Any]:
+    """Return a change that lets the Step point at a list of its rejected tokens."""
+
+    def change(_: Topic[Any], record: Any) -> Any:
+        if type(record) is PayloadChunk and record.episode_id == TRAINED:
+            rejected = dataclasses.replace(
+                record, content=PayloadContent.REJECTED_TOKENS, body=REJECTED,
+                crc32c=crc32c(REJECTED),
+            )  # fmt: skip
+            return [rejected, record]
+        if type(record) is LearnerEvent and record.kind is LearnerEventKind.STEP:
+            ref = ChunkRef(partition=0, offset=0, length=len(REJECTED), crc32c=crc32c(REJECTED))
+            return dataclasses.replace(record, id_lists=(ref,), **fields)
+        return record
+
+    return change
 
 
 def _skipped_too(event: LearnerEvent) -> list[LearnerEvent]:
@@ -265,6 +292,7 @@ BREAKS: list[tuple[int, str, Any]] = [
             **STEP,
         ),
     ),
+    (5, "(1, 2) tokens below and above", with_list(rejected_low=1, rejected_high=2)),
     (11, "has no deadline", only(ToolEvent, replaced(deadline_us=0), **INTENT)),
     (11, "has no end", only(EpisodeEvent, replaced(lease_ms=0), **LEASED)),
     (

@@ -38,7 +38,7 @@ from schemas.records.trajectory import Trajectory
 from schemas.records.verifier_result import VerifierResult
 from schemas.topics import CONTROL, LEARNER_STEPS, PAYLOADS, TOKENS, TOOL_EVENTS, Topic
 from tests.support.memory_bus import MemoryBus
-from tests.support.planted_breaks import BREAKS, STEP, gone, member_with, only
+from tests.support.planted_breaks import BREAKS, STEP, gone, member_with, only, with_list
 from tests.support.recorded_run import ABANDONED, RESUMED, TRAINED, RecordedRun
 from tests.support.run_records import RUN
 
@@ -112,6 +112,12 @@ def test_partitions_are_shared_out_evenly() -> None:
     assert sorted(p for share in shares for p in share) == sorted(records)
     assert sorted(sum(records[p] for p in share) for share in shares) == [110, 110]
     assert even({0: 5}, 4) == [(0,)]
+
+
+async def test_a_list_of_rejected_tokens_is_joined_to_its_step() -> None:
+    report = await _audit(with_list(rejected_low=2, rejected_high=2))
+    assert report.violations == ()
+    assert report.counts["payload chunks"] == 5
 
 
 def _lows(bus: MemoryBus, below: int) -> dict[str, dict[int, int]]:
