@@ -49,8 +49,9 @@ unit: venv  ## the quick part of the tests
 test: setup  ## everything that needs no GPU
 	$(PYTEST) -m "not gpu" tests
 
+SLUICE_SIM_HISTORIES ?= 10000
 sim: venv  ## the long simulation
-	$(PYTEST) -m "not gpu" tests/simulation --timeout 1800
+	SLUICE_SIM_HISTORIES=$(SLUICE_SIM_HISTORIES) $(PYTEST) -m "not gpu" tests/simulation --timeout 3600
 
 e2e: setup  ## real brokers and real engines only
 	$(PYTEST) -m "not gpu" tests/e2e tests/contract

@@ -126,12 +126,12 @@ _TO_STATE = Consumption.to_state
 
 
 def forgets_taken(cls: Any, saved: Any, starts: Any) -> Any:
-    return _FROM_STATE.__func__(
-        cls, {k: {**v, "floor": 0, "taken": []} for k, v in saved.items()}, starts
-    )  # type: ignore[attr-defined]
+    """Restore positions and nothing of what was consumed above them."""
+    bare = {key: {**values, "floor": 0, "taken": []} for key, values in saved.items()}
+    return _FROM_STATE(cls, bare, starts)
 
 
-_FROM_STATE = Consumption.from_state
+_FROM_STATE: Any = Consumption.__dict__["from_state"].__func__
 
 
 async def record_first(self: Any, name: str) -> None:

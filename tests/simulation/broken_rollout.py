@@ -16,6 +16,7 @@ import inference.wal_writer
 from environments.core.episode_commands import FenceTools, OpenSession
 from environments.core.episode_events import SessionOpened, ToolsFenced
 from environments.core.tool_calls import Run
+from environments.core.tool_calls import plan as plan_of_call
 from environments.hands import Hands
 from inference.release import DurableTokens
 from inference.wal_reading import Prefix
@@ -162,4 +163,4 @@ def runs_again(asked: type[Any]) -> Callable[..., Any]:
     return plan
 
 
-_PLAN = environments.core.episode_tools.plan
+_PLAN = plan_of_call

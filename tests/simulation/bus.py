@@ -16,7 +16,7 @@ from typing import Any
 
 from producers.core.routing import key_of, partition_for
 from schemas.ports import Delivered, Message
-from schemas.topics import WORKERS, Topic
+from schemas.topics import Topic
 from tests.simulation.faults import Ack
 from tests.simulation.loop import SimLoop
 from tests.support.memory_groups import Group
@@ -24,8 +24,6 @@ from tests.support.memory_groups import Group
 WALL_US = 1_800_000_000_000_000
 _IDLE_S = 2.0
 """An idle poll lasts so long, whatever was asked for: fewer empty looks."""
-_LAZY = frozenset({WORKERS.name})
-"""Topics that wake nobody: heartbeats are seen at the next look."""
 
 
 class SimClock:
@@ -99,8 +97,7 @@ class SimBus:
         log.append(message)
         for watch in self.landed:
             watch(message)
-        if topic.name not in _LAZY:
-            self.wake(topic.name)
+        self.wake(topic.name)
         return message.offset
 
     def fate(self, topic: str) -> Ack | None:

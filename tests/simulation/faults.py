@@ -35,7 +35,9 @@ class Blow(StrEnum):
     STOP = "stop"
     """Asked to stop in order (SIGTERM), then started again."""
     ZOMBIE = "zombie"
-    """Paused for long, replaced by a new process under its name, and then resumed."""
+    """Paused, replaced by a new process under its name, and resumed; an environment hears nothing
+    of the log any more (see docs/simulation.md).
+    """
     EXPEL = "expel"
     """Its group session is over; it learns so at its next poll."""
     ENGINE = "engine"
@@ -87,15 +89,21 @@ def draw(
     names = list(topics)
     for _ in range(chance.choice((0, 1, 2, 3, 5))):
         topic = chance.choice(names)
-        nth = chance.randrange(topics[topic])
-        faults.append(AckFault(topic, nth, chance.choice(list(Ack))))
+        faults.append(AckFault(topic, chance.randrange(topics[topic]), chance.choice(list(Ack))))
     who = list(processes)
     for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
         name = chance.choice(who)
         blow = chance.choice(processes[name])
-        for_ms = chance.choice((20, 200, 1_500, 4_000, 9_000, 45_000))
-        at_ms = int(until_ms * chance.random() ** 2)
-        faults.append(
-            ProcessFault(at_ms, name, blow, min(for_ms, 12_000 if blow is Blow.KILL else for_ms))
-        )
+        for_ms = chance.choice(_LENGTHS_MS.get(blow, _LONG_MS))
+        # Most work is done early, so most blows fall early.
+        at_ms = int(250 + until_ms * chance.random() ** 1.5)
+        faults.append(ProcessFault(at_ms, name, blow, for_ms))
     return tuple(faults)
+
+
+_LONG_MS = (20, 200, 1_500, 4_000, 9_000, 45_000)
+_LENGTHS_MS = {
+    Blow.KILL: (20, 200, 1_500, 4_000, 9_000),
+    # Back while its leases still hold by its own clock, before or after others have them.
+    Blow.ZOMBIE: (5, 300, 800, 1_500, 3_000, 9_000),
+}

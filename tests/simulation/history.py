@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 from unittest import mock
 
-import environments.preparing
+import environments.registry
 import environments.worker
 import inference.engine_keeper
 import inference.gateway
@@ -87,9 +87,8 @@ class Played:
 _PROCESS = (Blow.KILL, Blow.KILL, Blow.PAUSE, Blow.STOP, Blow.ZOMBIE)
 _BLOWS: Mapping[str, tuple[Blow, ...]] = {
     "scheduler": _PROCESS,
-    # Two live processes under one worker id would both take its leases: see docs/simulation.md.
-    "environment": (Blow.KILL, Blow.KILL, Blow.PAUSE, Blow.STOP),
-    "inference": (*_PROCESS, Blow.ENGINE, Blow.CUT, Blow.CUT),
+    "environment": (*_PROCESS, Blow.ZOMBIE),
+    "inference": (*_PROCESS, Blow.ENGINE, Blow.CUT, Blow.CUT, Blow.CUT),
     "assembler": (*_PROCESS, Blow.EXPEL),
     "gate": (*_PROCESS, Blow.EXPEL, Blow.EXPEL),
     "learner": _PROCESS,
@@ -106,8 +105,12 @@ _ROLES: Mapping[Profile, tuple[str, ...]] = {
         *("inference-1", "assembler-0", "gate-0", "gate-1", "learner-0", "refresh-0"),
     ),
 }
-_TOKENS_TOPICS = {topics.EPISODES: 14, topics.TOKENS: 40, topics.TOOL_EVENTS: 10}
-_JUDGING_TOPICS = {
+_TOKENS_TOPICS: Mapping[topics.Topic[Any], int] = {
+    topics.EPISODES: 14,
+    topics.TOKENS: 40,
+    topics.TOOL_EVENTS: 10,
+}
+_JUDGING_TOPICS: Mapping[topics.Topic[Any], int] = {
     topics.EPISODES: 50, topics.TRAJECTORIES: 8, topics.PAYLOADS: 8, topics.GATE_DECISIONS: 6,
     topics.GATED: 8, topics.LEARNER_STEPS: 12, topics.CONTROL: 4, topics.POLICIES: 3,
 }  # fmt: skip
@@ -120,7 +123,7 @@ _RECORDS: Mapping[Profile, Mapping[str, int]] = {
         topics.REFRESHES.name: 10,
     },
 }
-_UNTIL_MS = {Profile.TOKENS: 6_000, Profile.JUDGING: 15_000, Profile.WHOLE: 20_000}
+_UNTIL_MS = {Profile.TOKENS: 2_500, Profile.JUDGING: 15_000, Profile.WHOLE: 20_000}
 
 
 def case_of(seed: int, profile: Profile | None = None) -> Case:
@@ -149,7 +152,7 @@ def case_of(seed: int, profile: Profile | None = None) -> Case:
 def play(case: Case, *, is_told: bool = False) -> Played:
     """Play a case to its end and judge it."""
     chance = random.Random(f"play {case.seed}")
-    loop = SimLoop()
+    loop = SimLoop()  # type: ignore[abstract]  # what the roles do not use is left out
     fates = {(f.topic, f.nth): f.fate for f in case.faults if isinstance(f, AckFault)}
     bus = SimBus(loop, chance, partitions=2, fates=fates)
     world = World(loop, bus, chance, is_told=is_told)
@@ -206,7 +209,8 @@ def _audited(loop: SimLoop, bus: SimBus) -> AuditReport:
     bus.is_calm = True
     task = loop.create_task(audit(SimConsumers(bus), RUN, None))
     loop.run(loop.time() + 60.0, task.done)
-    return task.result()
+    report: AuditReport = task.result()
+    return report
 
 
 def _judge(case: Case, world: World, watch: Watch, report: AuditReport) -> None:
@@ -324,7 +328,7 @@ def edges() -> Iterator[None]:
         put = stack.enter_context
         put(mock.patch.object(environments.worker, "GatewayClient", rollout.SimGatewayClient))
         package = rollout.SimPackage()
-        put(mock.patch.object(environments.preparing.registry, "load", return_value=package))
+        put(mock.patch.object(environments.registry, "load", return_value=package))
         put(mock.patch.object(inference.service.InferenceService, "listen", listen))
         put(mock.patch.object(inference.service, "probe", _nothing))
         put(mock.patch.object(inference.engine_keeper, "_WATCH_S", 2.0))

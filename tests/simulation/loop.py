@@ -23,7 +23,7 @@ WORK_MAX = 400_000
 class Process:
     """One process start."""
 
-    __slots__ = ("context", "died", "held", "is_alive", "is_paused", "name", "number")
+    __slots__ = ("context", "died", "held", "is_alive", "is_deaf", "is_paused", "name", "number")
 
     def __init__(self, name: str, number: int) -> None:
         """A process starts running; `number` counts the starts under its name."""
@@ -31,6 +31,8 @@ class Process:
         self.number = number
         self.is_alive = True
         self.is_paused = False
+        self.is_deaf = False
+        """Its reads are cut: it produces, and hears nothing of the log any more."""
         self.held: list[_Handle] = []
         self.died: list[Callable[[], None]] = []
         """Called when it is killed: what its operating system and its peers notice."""
@@ -99,7 +101,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Simulated time. Unit: s."""
         return self._now_s
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # callbacks of any shape
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
         """Run a callback at this moment, after those that were asked for before."""
@@ -107,9 +109,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # the same, in one thread
 
-    def call_later(
+    def call_later(  # type: ignore[override]  # as call_soon
         self,
         delay: float,
         callback: Callable[..., object],
@@ -119,7 +121,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run a callback after `delay`. Unit: s."""
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # as call_soon
         self,
         when: float,
         callback: Callable[..., object],
@@ -137,7 +139,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(
+    def create_task(  # type: ignore[override]  # as call_soon
         self,
         coro: Coroutine[Any, Any, Any],
         *,
@@ -149,7 +151,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # a kill is no mistake
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # noqa: ARG002
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]  # noqa: ARG002
         """Run a function at once and return a done future."""
         future = self.create_future()
         future.set_result(func(*args))

@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from schemas.deadline import Deadline
+from schemas.errors import TransientError
 from schemas.ports import Assigned, Floor, GroupEvent, Message, Position, Revoked
 from schemas.topics import BY_NAME, Topic
 from tests.simulation.bus import SimBus
+from tests.simulation.loop import Process
 from tests.support.memory_groups import Group
 
 _SKIPS = 0.2
@@ -21,9 +23,14 @@ _SKIPS = 0.2
 class SimReader:
     """Reads given partitions; see `schemas.ports.LogReader`."""
 
-    def __init__(self, bus: SimBus, starts: Mapping[Topic[Any], Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        bus: SimBus,
+        starts: Mapping[Topic[Any], Mapping[int, int]],
+        process: Process | None = None,
+    ) -> None:
         """Start at the given offsets."""
-        self._bus = bus
+        self._bus, self._process = bus, process
         self._next: dict[tuple[str, int], int] = {}
         for topic, offsets in starts.items():
             self.add(topic, offsets)
@@ -53,8 +60,14 @@ class SimReader:
         await asyncio.sleep(0.1 * self._bus.chance.random() ** 2)
         return self.take(records_max)
 
+    @property
+    def _is_deaf(self) -> bool:
+        return self._process is not None and self._process.is_deaf
+
     def take(self, records_max: int) -> list[Message]:
         """Return what is there, partitions in any order."""
+        if self._is_deaf:
+            return []
         bus, chance = self._bus, self._bus.chance
         taken: list[Message] = []
         behind = [place for place, at in self._next.items() if at < bus.end(*place)]
@@ -76,6 +89,7 @@ class SimReader:
     ) -> Mapping[int, int]:
         """Return the end offsets now."""
         await asyncio.sleep(0.002)
+        self._must_hear()
         chosen = range(self._bus.partitions) if partitions is None else sorted(partitions)
         ends = {p: self._bus.end(topic.name, p) for p in chosen}
         await asyncio.sleep(0.002)
@@ -89,6 +103,7 @@ class SimReader:
     ) -> Sequence[Message]:
         """Return everything up to the given ends."""
         await asyncio.sleep(0.002 + 0.01 * self._bus.chance.random())
+        self._must_hear()
         found: list[Message] = []
         for place, end in ends.items():
             at = self._next[place]
@@ -96,6 +111,10 @@ class SimReader:
                 found += self._bus.log(*place)[at:end]
                 self._next[place] = end
         return found
+
+    def _must_hear(self) -> None:
+        if self._is_deaf:
+            raise TransientError("the broker does not answer")
 
     async def close(self) -> None:
         """Read nothing more."""
@@ -182,15 +201,18 @@ class SimGroupReader:
 class SimConsumers:
     """The read door of one process start."""
 
-    def __init__(self, bus: SimBus) -> None:
+    def __init__(self, bus: SimBus, process: Process | None = None) -> None:
         """Make readers of this bus."""
-        self._bus = bus
+        self._bus, self._process = bus, process
 
     def reader(
-        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, jumps: bool = False
+        self,
+        starts: Mapping[Topic[Any], Mapping[int, int]],
+        *,
+        jumps: bool = False,  # noqa: ARG002  every change takes effect at once
     ) -> SimReader:
         """Return a reader of given partitions."""
-        return SimReader(self._bus, starts)
+        return SimReader(self._bus, starts, self._process)
 
     def group(
         self,
@@ -209,6 +231,9 @@ class SimConsumers:
         reader = SimGroupReader(self._bus, state, member, starts, floors)
         state.readers[member] = reader
         return reader
+
+    async def mark(self, topic: Topic[Any], *, group: str, floors: Mapping[int, Floor]) -> None:
+        """Nothing reads it back."""
 
     async def fetch(self, position: Position, *, deadline: Deadline) -> Message:  # noqa: ARG002
         """Return the record at a position."""

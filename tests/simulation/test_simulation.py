@@ -19,7 +19,7 @@ from tests.simulation.mutants import MUTANTS, Mutant, find
 _SHORT_S = 20.0
 HISTORIES = int(os.environ.get("SLUICE_SIM_HISTORIES", "0"))
 """0: as many as fit into a part of the short run's 30 s. Unit: histories."""
-_QUICK = ("expose before ack", "Intent not read back", "no W at the learner")
+_QUICK = ("expose before ack", "counters not re-seeded", "sealed before the tokens were read")
 
 
 @pytest.fixture(autouse=True)

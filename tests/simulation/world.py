@@ -115,7 +115,7 @@ class World:
             worker_id=WorkerId(role.name),
             incarnation=process.incarnation,
             producer=SimProducer(self.bus, process),
-            consumers=SimConsumers(self.bus),
+            consumers=SimConsumers(self.bus, process),
             clock=clock,
             starts={t.name: dict.fromkeys(range(self.bus.partitions), 0) for t in ALL},
             secret=b"secret",
@@ -165,6 +165,7 @@ class World:
                 self.loop.call_later(for_s, self.resume, process).process = None
                 if fault.blow is Blow.ZOMBIE:
                     # Its supervisor believes it dead; it comes back when another has its name.
+                    process.is_deaf = role.name.startswith("environment")
                     self._zombies.append(process)
                     self._replace(role, process, 0.2)
                 self._expel_later(role, process)
