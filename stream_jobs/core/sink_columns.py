@@ -145,6 +145,12 @@ def _of_message(name: str, turn: Callable[[Sequence[Any]], Values] | None = None
     return values
 
 
+def _of_batch(name: str) -> Any:
+    """Return what reads a column that is the same in all rows, since a batch is one partition's."""
+    read = attrgetter(name)
+    return lambda rows: [read(rows.messages[0])] * len(rows.messages)
+
+
 def instants(at_ms: Sequence[int]) -> NDArray[np.int64]:
     """Return broker times within what the tables can hold. Unit: ms."""
     return np.clip(np.array(at_ms, np.int64), 0, _LATEST_US // 1000)
@@ -160,8 +166,8 @@ def moments(at_us: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 PLACE: tuple[Column, ...] = (
     Column(name="run_id", kind=Kind.WORD, values=_of_message("record.run_id")),
     Column(name="ts", kind=Kind.TIME_MS, values=_of_message("timestamp_ms", instants)),
-    Column(name="src_topic", kind=Kind.WORD, values=_of_message("topic")),
-    Column(name="src_partition", kind=Kind.PARTITION, values=_of_message("partition")),
+    Column(name="src_topic", kind=Kind.WORD, values=_of_batch("topic")),
+    Column(name="src_partition", kind=Kind.PARTITION, values=_of_batch("partition")),
     Column(name="src_offset", kind=Kind.OFFSET, values=_of_message("offset")),
 )
 """What every row carries: run, broker time, and its place in the log."""

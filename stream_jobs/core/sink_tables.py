@@ -40,12 +40,15 @@ def _packed(blobs: Sequence[bytes], fields: Sequence[str], *, times: int) -> NDA
     times: how often the fields may stand in one blob; 0 is any number of times.
     """
     size = 8 * len(fields)
-    whole = [
-        blob[:size] if blob and (len(blob) == times * size if times else len(blob) % size == 0)
-        else b"\xff" * size
-        for blob in blobs
-    ]  # fmt: skip
+    whole = blobs
+    if set(map(len, blobs)) != {size}:
+        none = b"\xff" * size
+        whole = [blob[:size] if blob and _fits(len(blob), size, times) else none for blob in blobs]
     return np.frombuffer(b"".join(whole), "<i8").reshape(len(blobs), len(fields))
+
+
+def _fits(length: int, size: int, times: int) -> bool:
+    return length == times * size if times else length % size == 0
 
 
 def timings(commits: Sequence[TokenCommit]) -> NDArray[np.int64]:
