@@ -165,17 +165,16 @@ class Store:
 
     async def mark(self, run_id: RunId, ranges: Mapping[Place, Stored]) -> None:
         """Write the newest range of these partitions."""
-        rows = [(*_place(run_id, place, one.range), one) for place, one in ranges.items()]
-        columns = list(zip(*rows, strict=True))
-        data = pa.table(
-            {
-                **{n: pa.array(c, t) for (n, t), c in zip(_PLACE, columns, strict=False)},
-                "state": pa.array([one.state.value for one in columns[5]], pa.string()),
-                "progress": pa.array([progress(one) for one in columns[5]], pa.int64()),
-            }
+        rows = ", ".join(
+            f"('{_quoted(run_id)}', '{topic}', {partition}, {one.range.first}, {one.range.last}, "
+            f"'{one.state}', {progress(one)})"
+            for (topic, partition), one in ranges.items()
         )
         # A row replaces the one before it, so a repeat does no harm and needs no token.
-        await self._call(lambda: self._engine.insert("sink_progress", data, {"async_insert": "0"}))
+        await self.run(
+            "INSERT INTO sink_progress (run_id, src_topic, src_partition, first, last, state, "
+            f"progress) SETTINGS async_insert = 0 VALUES {rows}"
+        )
 
     async def agree(self, run_id: RunId, place: Place, wanted: Range, *, claimed: int) -> Range:
         """Return the range that begins where `wanted` does, as whoever asked first chose it.
@@ -183,10 +182,13 @@ class Store:
         claimed: when this was asked; tells a choice that is still remembered from a later one.
         """
         topic, partition = place
-        columns = zip(*[_place(run_id, place, wanted)], strict=True)
         data = pa.table(
             {
-                **{n: pa.array(c, t) for (n, t), c in zip(_PLACE, columns, strict=True)},
+                "run_id": pa.array([run_id], pa.string()),
+                "src_topic": pa.array([topic], pa.string()),
+                "src_partition": pa.array([partition], pa.uint16()),
+                "first": pa.array([wanted.first], pa.int64()),
+                "last": pa.array([wanted.last], pa.int64()),
                 "claimed": pa.array([claimed], pa.int64()),
             }
         )
@@ -240,19 +242,6 @@ class Store:
                 message, boundary=Boundary.STORE,
                 hint=f"ClickHouse error {engine_code(message)}: tables and program disagree",
             ) from error  # fmt: skip
-
-
-_PLACE = (
-    ("run_id", pa.string()),
-    ("src_topic", pa.string()),
-    ("src_partition", pa.uint16()),
-    ("first", pa.int64()),
-    ("last", pa.int64()),
-)
-
-
-def _place(run_id: RunId, place: Place, piece: Range) -> tuple[str, str, int, int, int]:
-    return (run_id, *place, piece.first, piece.last)
 
 
 def arrow_of(table: Table, messages: Sequence[Delivered[Any]]) -> pa.Table:
