@@ -5,6 +5,7 @@ session of its own, so that it outlives the command that started it; every wait 
 """
 
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from schemas.errors import Boundary, SettingsError
 POLL_S = 0.05
 LOG_BYTES_KEPT = 10_000_000
 LINE_CHARS_SHOWN = 240
+_FRAME = re.compile(r"\s+(at \S+\(.*\)|\.\.\. \d+ more)")
 _ENTER_AND_RUN = 'cd "$1" && shift && exec "$@"'
 
 
@@ -92,15 +94,20 @@ def wait_until_gone(records: Sequence[ProcessRecord], deadline: Deadline) -> lis
     return []
 
 
-def last_lines(log: Path, lines: int = 12, bytes_read: int = 16_384) -> str:
-    """The end of a log, for an error message; empty when there is none."""
+def last_lines(log: Path, lines: int = 12, bytes_read: int = 65_536) -> str:
+    """The end of a log, for an error message; empty when there is none.
+
+    Frames of a stack are left out: they say nothing to whoever runs the platform, and a failure has
+    so many of them that its cause would be cut off.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - bytes_read))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(line[:LINE_CHARS_SHOWN] for line in text.strip().splitlines()[-lines:])
+    told = [line for line in text.strip().splitlines() if not _FRAME.match(line)]
+    return "\n".join(line[:LINE_CHARS_SHOWN] for line in told[-lines:])
 
 
 def _wait_for_killed(records: Sequence[ProcessRecord]) -> None:

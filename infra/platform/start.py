@@ -4,11 +4,13 @@ Invariants: all ports are looked at before anything starts, so that a refusal le
 a cluster's stores are made once, and only a state that says so lets its nodes start.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from infra.platform.kafka import format_node, node_words, start_node
+from infra.platform.kafka import format_node, node_store, node_words, start_node
 from infra.platform.nodes import Node, bootstrap_address, new_cluster_id, plan_nodes
 from infra.platform.ports import require_free
 from infra.platform.process import POLL_S, is_alive, last_lines, monotonic_ms
@@ -27,8 +29,8 @@ from infra.topic_admin import wait_for_brokers
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, SettingsError, TransientError
 
-_FULL = "No space left on device"
-_FULL_HINT = "its disk is full: make room there, then `sluice up` again; nothing else need be done"
+_ROOM_BYTES_MIN = 1_048_576
+"""With less room than this a disk counts as full."""
 
 
 class PlatformStart:
@@ -85,7 +87,8 @@ class PlatformStart:
         def check() -> None:
             for node in nodes:
                 if not self._runs(node.name):
-                    raise _start_failed(node.name, node_words(self._settings.data, node))
+                    data = self._settings.data
+                    raise _start_failed(node.name, node_words(data, node), node_store(data, node))
 
         count = sum(node.is_broker for node in nodes)
         wait_for_brokers(self._state.bootstrap, count, self._deadline, check=check)
@@ -94,7 +97,7 @@ class PlatformStart:
         log = registry_log(self._settings.data)
         while not registry_answers(self._state.registry_url):
             if not self._runs(NAME):
-                raise _start_failed(NAME, last_lines(log))
+                raise _start_failed(NAME, last_lines(log), self._settings.data)
             if self._deadline.is_over(now_ms=monotonic_ms()):
                 raise TransientError(
                     f"gave up on {self._deadline.waiting_for}: the registry at "
@@ -127,11 +130,14 @@ def _fresh_or_known(settings: PlatformSettings, known: PlatformState | None) -> 
     return replace(known, bootstrap=bootstrap, registry_url=url)
 
 
-def _start_failed(name: str, words: str) -> TransientError:
+def _start_failed(name: str, words: str, folder: Path) -> TransientError:
+    found = os.statvfs(folder)
+    is_full = found.f_bavail * found.f_frsize < _ROOM_BYTES_MIN
+    why = f": the disk of {folder} is full" if is_full else ""
     return TransientError(
-        f"{name} ended while it was starting; its last words:\n{words}",
+        f"{name} ended while it was starting{why}; its last words:\n{words}",
         boundary=Boundary.PLATFORM,
-        hint=_FULL_HINT
-        if _FULL in words
+        hint="make room there, then `sluice up` again; nothing else need be done"
+        if is_full
         else "`sluice doctor` looks at memory, disk and ports; the log lies in the data folder",
     )

@@ -27,7 +27,7 @@ from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.errors import BusUnreachableError, InvariantError, SettingsError, UnknownOutcomeError
-from schemas.ports import Acked, Message, Rejected, Unknown
+from schemas.ports import Acked, Acknowledgement, Delivered, Message, Rejected, Unknown
 from schemas.topics import ALL, TOKENS
 from tests.conftest import LocalPlatform, require_platform_parts
 from tests.contract.conftest import PARTITIONS, KafkaHarness
@@ -72,6 +72,11 @@ def lone_platform(lone_settings: PlatformSettings) -> Iterator[tuple[PlatformSet
 def kill(settings: PlatformSettings, pid: int) -> None:
     """Kill the broker and wait until its last thread has let go of the port."""
     os.kill(pid, signal.SIGKILL)
+    await_death(settings)
+
+
+def await_death(settings: PlatformSettings) -> None:
+    """Wait until the broker has let go of its port."""
     until = time.monotonic() + 20
     while status(settings).services[0].state is not ServiceState.DEAD:
         assert time.monotonic() < until
@@ -177,6 +182,48 @@ async def test_clients_go_on_by_themselves_when_the_broker_was_killed_and_starte
         with contextlib.suppress(BusUnreachableError):
             after += await reader.poll(records_max=9, timeout_s=5)
     assert [one.offset for one in after] == [first.offset + 1]
+    await reader.close()
+    await producer.close(deadline=within(5_000))
+
+
+async def test_a_stream_through_a_broker_that_is_stopped_and_started_comes_whole_and_in_order(
+    lone_platform: tuple[PlatformSettings, str, int],
+) -> None:
+    settings, bootstrap, pid = lone_platform
+    producer = producer_at(bootstrap, delivery_timeout_ms=150_000)
+    first = await producer.send(TOKENS, commit(0), deadline=within(10_000))
+    reader = consumers_at(bootstrap, unreachable_ms=3_000).reader(
+        {TOKENS: {first.partition: first.offset or 0}}
+    )
+    is_over = asyncio.Event()
+    offers: list[asyncio.Future[Acknowledgement]] = []
+
+    async def write() -> None:
+        while not is_over.is_set():
+            offers.append(producer.offer(TOKENS, commit(len(offers) + 1)))
+            await asyncio.sleep(0.01)
+
+    writing = asyncio.create_task(write())
+    seqs: list[int] = []
+
+    async def read(wanted: int, *, until: float) -> None:
+        while len(seqs) < wanted and time.monotonic() < until:
+            with contextlib.suppress(BusUnreachableError):
+                found = await reader.poll(records_max=500, timeout_s=1)
+                seqs.extend(one.record.seq for one in found if isinstance(one, Delivered))
+
+    await read(50, until=time.monotonic() + 20)
+    os.kill(pid, signal.SIGTERM)
+    await asyncio.to_thread(await_death, settings)
+    await asyncio.to_thread(up, settings, find_places(os.environ))
+    at_restart = len(offers)
+    await read(at_restart + 50, until=time.monotonic() + 20)
+    is_over.set()
+    await writing
+    assert all(isinstance(one, Acked) for one in await asyncio.gather(*offers))
+    await read(len(offers) + 1, until=time.monotonic() + 20)
+    assert seqs == list(range(len(offers) + 1))
+    assert at_restart > 50
     await reader.close()
     await producer.close(deadline=within(5_000))
 

@@ -1,5 +1,6 @@
 """The local platform on real brokers: up, down, again, three brokers, kills and taken ports."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,13 +12,23 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from consumers.kafka import KafkaConsumers
+from consumers.settings import ConsumerSettings
 from infra.platform.commands import down, status, up
 from infra.platform.settings import PlatformSettings
 from infra.platform.status import ServiceState
 from infra.setup.places import Places, find_places
+from infra.topic_admin import create_topics
+from producers.kafka import KafkaProducer
+from producers.settings import ProducerSettings
+from schemas.codec import Codec
 from schemas.errors import BusUnreachableError, SettingsError
+from schemas.ports import Acked, Delivered
+from schemas.topics import TOKENS
 from tests.conftest import LocalPlatform, require_platform_parts
+from tests.support.clocks import RealClock
 from tests.support.platform import private_settings
+from tests.support.records import commit, within
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -115,27 +126,71 @@ def test_a_taken_port_is_an_error_that_names_port_and_holder_and_starts_nothing(
     assert {one.state for one in status(chosen).services} == {ServiceState.STOPPED}
 
 
-def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
-    tmp_path: Path, places: Places
+@pytest.fixture(scope="module")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformSettings]:
+    """A cluster of three brokers and a controller."""
+    require_platform_parts()
+    chosen = private_settings(tmp_path_factory.mktemp("three"), brokers=3)
+    yield chosen
+    down(chosen)
+
+
+async def test_a_stream_goes_on_while_the_leader_is_killed_and_comes_back(
+    three_brokers: PlatformSettings, places: Places
 ) -> None:
-    chosen = private_settings(tmp_path, brokers=3)
-    try:
-        report = up(chosen, places)
-        assert report.started == ("registry", "controller", "broker-1", "broker-2", "broker-3")
-        bootstrap = report.status.bootstrap
-        create_topic(bootstrap, "copied", 3)
-        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-        producer.produce("copied", b"one")
-        assert producer.flush(30) == 0
-        described = AdminClient({"bootstrap.servers": bootstrap}).list_topics("copied", timeout=20)
-        copies = {len(one.isrs) for one in described.topics["copied"].partitions.values()}
-        assert copies == {3}
-        with pytest.raises(SettingsError, match=r"made with 3 broker\(s\), not 1"):
-            up(chosen.model_copy(update={"brokers": 1}), places)
-    finally:
-        report_down = down(chosen)
-    assert report_down.stopped[-1] == "controller"
-    assert report_down.killed == ()
+    report = up(three_brokers, places)
+    assert report.started == ("registry", "controller", "broker-1", "broker-2", "broker-3")
+    bootstrap = report.status.bootstrap
+    create_topics(bootstrap, prefix="moved", partitions=2)
+    write = ProducerSettings(bootstrap=bootstrap, prefix="moved", delivery_timeout_ms=60_000)
+    producer = KafkaProducer(write, Codec.local(), RealClock())
+    consumers = KafkaConsumers(ConsumerSettings(bootstrap=bootstrap, prefix="moved"), Codec.local())
+    first = await producer.send(TOKENS, commit(0), deadline=within(20_000))
+    reader = consumers.reader({TOKENS: {first.partition: first.offset or 0}})
+    leader = leader_of(bootstrap, TOKENS.full("moved"), first.partition)
+    pid = next(one.pid for one in report.status.services if one.name == f"broker-{leader}")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    for seq in range(1, 40):
+        # The records of the moment wait for the next leader; none is dropped, none is doubled.
+        outcome = await asyncio.wait_for(producer.offer(TOKENS, commit(seq)), 60)
+        assert isinstance(outcome, Acked), outcome
+    assert leader_of(bootstrap, TOKENS.full("moved"), first.partition) != leader
+    assert up(three_brokers, places).started == (f"broker-{leader}",)
+    for seq in range(40, 60):
+        await producer.send(TOKENS, commit(seq), deadline=within(20_000))
+    seqs: list[int] = []
+    until = time.monotonic() + 20
+    while len(seqs) < 60 and time.monotonic() < until:
+        found = await reader.poll(records_max=100, timeout_s=1)
+        seqs += [one.record.seq for one in found if isinstance(one, Delivered)]
+    assert seqs == list(range(60))
+    await reader.close()
+    await consumers.close()
+    assert await producer.close(deadline=within(5_000)) == 0
+
+
+def leader_of(bootstrap: str, topic: str, partition: int) -> int:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].leader
+
+
+def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
+    three_brokers: PlatformSettings, places: Places
+) -> None:
+    bootstrap = up(three_brokers, places).status.bootstrap
+    create_topic(bootstrap, "copied", 3)
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer.produce("copied", b"one")
+    assert producer.flush(30) == 0
+    described = AdminClient({"bootstrap.servers": bootstrap}).list_topics("copied", timeout=20)
+    copies = {len(one.isrs) for one in described.topics["copied"].partitions.values()}
+    assert copies == {3}
+    with pytest.raises(SettingsError, match=r"made with 3 broker\(s\), not 1"):
+        up(three_brokers.model_copy(update={"brokers": 1}), places)
+    report = down(three_brokers)
+    assert report.stopped[-1] == "controller"
+    assert report.killed == ()
 
 
 def test_an_existing_cluster_is_checked_and_left_alone(

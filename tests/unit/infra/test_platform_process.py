@@ -90,3 +90,21 @@ def test_the_last_lines_of_a_log_are_few_and_short(tmp_path: Path) -> None:
     assert [line.split()[0] for line in shown] == ["97", "98", "99"]
     assert max(len(line) for line in shown) <= 240
     assert last_lines(tmp_path / "none.log") == ""
+
+
+def test_the_cause_of_a_failure_is_not_hidden_behind_the_frames_of_its_stack(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "broker.log"
+    frames = "\tat org.apache.kafka.storage.Log.append(Log.java:10)\n" * 60
+    log.write_text(
+        f"ERROR failed\njava.io.IOException: outer\n{frames}"
+        f"Caused by: java.io.IOException: No space left on device\n{frames}\t... 12 more\n"
+        "INFO shut down completed\n"
+    )
+    assert last_lines(log).splitlines() == [
+        "ERROR failed",
+        "java.io.IOException: outer",
+        "Caused by: java.io.IOException: No space left on device",
+        "INFO shut down completed",
+    ]
