@@ -33,6 +33,7 @@ from stream_jobs.core.sink_tables import TOPICS
 from stream_jobs.reading import RunLog, all_starts
 from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngine
 from stream_jobs.sink_http import Endpoint
+from stream_jobs.sink_pages import Pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer, patiently
@@ -47,11 +48,17 @@ _REST_MAX_MS = 10_000
 
 
 async def run(
-    context: Context, settings: SinkSettings, *, codec: Codec, migrations: Sequence[str]
+    context: Context,
+    settings: SinkSettings,
+    *,
+    codec: Codec,
+    migrations: Sequence[str],
+    pages: Pages | None = None,
 ) -> None:
     """Write rows and answer SQL until asked to stop; then take what stands on the topics by then.
 
-    migrations: the files of table definitions, each opening with `-- migration N: name`.
+    migrations: the files of table definitions, each opening with `-- migration N: name`. pages: the
+    live page, served beside SQL.
     """
     definitions = parse_migrations(migrations)
     store = await patiently(
@@ -60,7 +67,7 @@ async def run(
         "the database",
         retry_ms=round(settings.insert_retry_s * 1000),
     )
-    endpoint = Endpoint(store, settings)
+    endpoint = Endpoint(store, settings, pages)
     try:
         await store.migrate(definitions, cluster=settings.server_cluster)
         await endpoint.start()

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from schemas.errors import Boundary, RejectedError, SettingsError
 from stream_jobs.core.sink_statements import engine_code, reading
+from stream_jobs.sink_pages import Pages, add_pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
 
@@ -47,7 +48,9 @@ _TEXT = "text/tab-separated-values; charset=UTF-8"
 class Endpoint:
     """The HTTP server of one sink."""
 
-    def __init__(self, store: Store, settings: SinkSettings) -> None:
+    def __init__(self, store: Store, settings: SinkSettings, pages: Pages | None = None) -> None:
+        """pages: the live page, served beside SQL."""
+        self._pages = pages or Pages()
         self._store = store
         self._settings = settings
         self._waiting = 0
@@ -61,6 +64,7 @@ class Endpoint:
         app.router.add_get("/ping", self._ping)
         app.router.add_get("/", self._get)
         app.router.add_post("/", self._post)
+        add_pages(app, self._pages)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         self._runner = runner

@@ -100,7 +100,7 @@ ROLES: Mapping[str, RoleSpec] = {
             role=Role.SINK,
             section="sink",
             entry="stream_jobs.sink:run",
-            extras=("codec", "migrations"),
+            extras=("codec", "migrations", "pages"),
         ),
     )
 }

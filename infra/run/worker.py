@@ -39,6 +39,7 @@ from schemas.ports import Context
 
 if TYPE_CHECKING:
     from learner.core.canary import Surroundings
+    from stream_jobs.sink_pages import Pages
 
 _CLOSE_MS = 10_000
 _PARENT_CHECK_S = 1.0
@@ -110,6 +111,8 @@ async def _work(
         "migrations": table_definitions(),
         "observe": partial(_surroundings, settings, start.run_id),
     }
+    if "pages" in spec.extras:
+        given["pages"] = _pages(settings, context, codec)
     extra = {name: given[name] for name in spec.extras}
     try:
         await spec.function()(context, getattr(settings, spec.section), **extra)
@@ -131,6 +134,22 @@ def _surroundings(settings: RunSettings, run_id: RunId) -> Surroundings:
     from infra.canary import surroundings
 
     return surroundings(settings, run_id)
+
+
+def _pages(settings: RunSettings, context: Context, codec: Codec) -> Pages:
+    # Imported by the one role that serves them.
+    from infra.dashboard.site import page_files, story_of
+    from stream_jobs.sink_pages import Pages
+
+    tell = partial(
+        story_of,
+        consumers=context.consumers,
+        run_id=context.run_id,
+        starts=context.starts,
+        codec=codec,
+        model=Path(settings.model.path),
+    )
+    return Pages(files=page_files(), story=tell)
 
 
 def codec_of(folder: RunFolder) -> Codec:

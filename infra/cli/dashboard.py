@@ -1,0 +1,97 @@
+"""`sluice dashboard`: where the live page of a run is; serves it here once the run is over."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+import httpx
+import orjson
+
+from infra.run.folder import RunFolder, find, read_start
+from infra.settings import read_resolved
+from schemas.errors import BusUnreachableError, SettingsError
+
+_PING_S = 3.0
+_SECONDS_MAX = 20.0
+_ROWS_MAX = 100_000
+_MEMORY_MAX = 2_000_000_000
+
+
+@click.command()
+@click.argument("name", default="last", metavar="[RUN]")
+@click.option(
+    "--runs", "directory", type=click.Path(path_type=Path), default=Path("runs"),
+    show_default=True, help="Where run folders lie.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True,
+    help="Port for a run that is over; 0: a free one. A living run's sink has its own.",
+)  # fmt: skip
+def dashboard(name: str, directory: Path, port: int) -> None:
+    """Print the address of the live page of RUN (its folder, id, the start of its id, or `last`).
+
+    While the run goes on its sink serves the page; afterwards this command does, until Ctrl-C.
+    """
+    folder = find(name, directory)
+    living = _living(folder)
+    if living:
+        click.echo(f"{living}/dashboard/")
+        return
+    if not folder.tables.is_dir():
+        raise SettingsError(
+            f"{folder.root} has neither a sink that runs nor tables",
+            hint="the sink writes them while the run goes on; was it ever started?",
+        )
+    asyncio.run(_serve(folder, port))
+
+
+def _living(folder: RunFolder) -> str:
+    try:
+        url: str = orjson.loads(folder.sink_address.read_bytes())["url"]
+        httpx.get(f"{url}/ping", timeout=_PING_S).raise_for_status()
+    except (FileNotFoundError, KeyError, ValueError, httpx.HTTPError):
+        return ""
+    return url
+
+
+async def _serve(folder: RunFolder, port: int) -> None:
+    from functools import partial
+
+    from infra.dashboard.site import page_files, story_of
+    from infra.run.bus import Doors, find_bus
+    from infra.run.worker import codec_of
+    from stream_jobs.sink_engines import EmbeddedEngine, Limits
+    from stream_jobs.sink_http import Endpoint
+    from stream_jobs.sink_pages import Pages
+    from stream_jobs.sink_store import Store
+
+    settings, start = read_resolved(folder.settings), read_start(folder)
+    doors = None
+    try:
+        doors = Doors(find_bus(start.bootstrap, start.registry, prefix=start.prefix))
+        story = partial(
+            story_of, consumers=doors.consumers, run_id=start.run_id, starts=start.starts,
+            codec=codec_of(folder), model=Path(settings.model.path),
+        )  # fmt: skip
+    except BusUnreachableError as error:
+        click.echo(f"no stories of episodes: {error}", err=True)
+        story = None
+    limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
+    store = await Store.open(lambda: EmbeddedEngine(folder.tables, limits))
+    listening = settings.sink.model_copy(update={"listen_port": port, "address_file": ""})
+    endpoint = Endpoint(store, listening, Pages(files=page_files(), story=story))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await endpoint.start()
+        click.echo(f"{endpoint.url}/dashboard/")
+        await stop.wait()
+    finally:
+        await endpoint.stop()
+        await store.close()
+        if doors is not None:
+            await doors.close()

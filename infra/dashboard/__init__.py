@@ -1,0 +1,1 @@
+"""The live page of a run: static files, served by the sink beside its SQL endpoint."""
