@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ async def _measure(broker: Broker, records: int, pairs: int, folder: Path) -> di
     store = await Store.open(lambda: make_engine(settings))
     definitions = parse_migrations(table_definitions())
     await store.migrate(definitions)
-    context = broker.context("sink-0")
+    stop = asyncio.Event()
+    context = replace(broker.context("sink-0"), stop=stop)
     sink = Sink(context, settings, Codec.local(), store, definitions.rollups)
     began, used = time.perf_counter(), time.process_time()
     running = asyncio.create_task(sink.run(""))
@@ -110,7 +112,7 @@ async def _measure(broker: Broker, records: int, pairs: int, folder: Path) -> di
         await asyncio.sleep(0.2)
         count = int((await store.rows("SELECT count() FROM token_commits"))[0][0])
     took, cpu = time.perf_counter() - began, time.process_time() - used
-    context.stop.set()
+    stop.set()
     await running
     await store.close()
     stage, raw = _stages(folder / "tables", pairs)

@@ -146,6 +146,7 @@ async def test_every_record_of_the_run_becomes_a_row_and_no_other(
             sent.append(producer.offer(topic, record, partition=index % PARTITIONS))
             if index % 4 != 3:
                 for table in TABLES[topic.name][1:]:
+                    assert table.parts is not None
                     children[table.name] += len(table.parts(record))
     for one in sent:
         assert isinstance(await one, Acked)

@@ -179,13 +179,14 @@ async def test_a_database_that_was_down_for_ten_minutes_gets_every_row_once_it_i
 async def test_a_sink_that_is_asked_to_stop_does_not_wait_for_a_database_that_is_down() -> None:
     engine = ScriptedEngine(*["connection refused"] * 10_000)
     store = await Store.open(lambda: engine)
-    context = context_on(MemoryBus(partitions=1), "sink-0")
+    stop = asyncio.Event()
+    context = replace(context_on(MemoryBus(partitions=1), "sink-0"), stop=stop)
     writer = Writer(context, store, Codec.local(), {}, retry_ms=1_800_000)
     writing = asyncio.create_task(writer.write([batch(0, 2)]))
     async with asyncio.timeout(5):
         while len(engine.calls) < 3:
             await asyncio.sleep(0)
-        context.stop.set()
+        stop.set()
         with pytest.raises(TransientError, match="refused"):
             await writing
     await store.close()
