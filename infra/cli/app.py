@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policies": ("infra.cli.proof:policies", "List and show policy versions."),
     "sql": ("infra.cli.sql:sql", "Ask the ClickHouse tables of a run."),
     "dashboard": ("infra.cli.dashboard:dashboard", "Show the live page of a run."),
+    "top": ("infra.cli.top:top", "Show a run live at the terminal."),
     "chaos": ("infra.cli.chaos:chaos", "Kill a run's processes at random, then audit it."),
     "bench": ("infra.cli.bench:bench", "Measure, as ratios paired in one run."),
 }

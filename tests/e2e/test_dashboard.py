@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 
+from infra.cli.top import screen
 from schemas import topics
 from tests.support import small_run
 from tests.support.page_process import KNOWN
@@ -106,6 +109,23 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(page
         assert "/" not in name
         assert httpx.get(f"{page}/dashboard/{name}").status_code == httpx.codes.OK
     assert httpx.get(f"{page}/dashboard/..%2f..%2fetc%2fpasswd").status_code == 404
+
+
+def test_the_terminal_shows_the_same_run(page: str) -> None:
+    def asking(statement: str) -> list[dict[str, object]]:
+        answer = httpx.post(f"{page}/?default_format=JSON", content=statement, timeout=20)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        rows: list[dict[str, object]] = answer.json()["data"]
+        return rows
+
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(screen(asking))
+    shown = console.export_text()
+    assert re.search(r"^update 1 +reward", shown)
+    assert re.search(r"trained +- +2|trained +none +2|trained +2", shown)
+    assert re.search(r"dropped +lag +1", shown)
+    assert re.search(r"policy_lag_steps +\S+ +\S+ +\S+ +\S+ +2", shown)
+    assert "inference-0" in shown
 
 
 def test_names_of_runs_are_values_and_never_statements() -> None:

@@ -1,0 +1,136 @@
+"""`sluice top`: a run at a terminal, from the same views as the live page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+import orjson
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from infra.cli.output import runs_option
+from infra.cli.sql import ask
+from infra.run.folder import RunFolder, find
+from schemas.errors import SluiceError
+
+Row: TypeAlias = Mapping[str, Any]
+Asking: TypeAlias = Callable[[str], Sequence[Row]]
+
+_UPDATES = """SELECT max(ordinal) AS updates, argMax(reward_mean, ts) AS reward,
+  argMax(loss, ts) AS loss, argMax(kl_nats, ts) AS kl, argMax(entropy_nats, ts) AS entropy
+  FROM learning_by_step"""
+_THROUGHPUT = """SELECT raw_tokens_per_s AS raw, effective_tokens_per_s AS effective,
+  bound_tokens_per_s AS bound, bottleneck, wall_s FROM throughput"""
+_ACCOUNTS = "SELECT outcome, reason, n FROM trajectory_accounts ORDER BY n DESC LIMIT 12"
+_WAITS = """SELECT cause, spent_s FROM wait_totals WHERE kind = 'wait' ORDER BY spent_s DESC
+  LIMIT 6"""
+_SHOWN = (
+    "policy_lag_steps", "buffer_age_s", "ttft_ms", "inter_token_ms", "commit_latency_ms",
+    "environment_step_ms", "tool_call_ms", "verifier_ms", "verify_queue_ms", "refresh_pause_ms",
+    "learner_step_ms",
+)  # fmt: skip
+_QUANTITIES = f"""SELECT quantity, p50, p95, p99, max, n FROM quantities
+  WHERE quantity IN {_SHOWN!r}"""
+_WORKERS = """SELECT w.worker AS worker, w.status AS status, w.starts AS starts,
+  if(v.worker = '', '', concat(toString(v.epoch), '/', toString(v.number))) AS version
+  FROM workers_now AS w LEFT JOIN versions_served AS v ON w.worker = v.worker ORDER BY worker
+  LIMIT 24"""
+_LETTERS = "SELECT sum(n) AS n FROM dead_letters_by_error"
+
+
+@click.command()
+@click.argument("name", default="last", metavar="[RUN]")
+@runs_option
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
+    help="Time between two looks. Unit: s.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Look once, print, and end.")
+def top(name: str, directory: Path, every_s: float, once: bool) -> None:
+    """Show a run live at the terminal (its folder, id, the start of its id, or `last`); Ctrl-C
+    ends.
+    """
+    folder = find(name, directory)
+    console = Console()
+    if once:
+        console.print(screen(lambda statement: _rows(folder, statement)))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                shown: RenderableType = screen(lambda statement: _rows(folder, statement))
+            except SluiceError as error:
+                # A sink that restarts answers again in a moment; the next look says so.
+                shown = Text(f"no answer: {error}", style="red")
+            live.update(shown, refresh=True)
+            time.sleep(every_s)
+
+
+def _rows(folder: RunFolder, statement: str) -> Sequence[Row]:
+    rows: Sequence[Row] = orjson.loads(ask(folder, statement, "JSON"))["data"]
+    return rows
+
+
+def screen(asking: Asking) -> RenderableType:
+    """Return all that is shown, from seven questions to the views."""
+    updates, flow = _first(asking(_UPDATES)), _first(asking(_THROUGHPUT))
+    letters = _first(asking(_LETTERS)).get("n") or 0
+    head = Text(
+        f"update {_plain(updates.get('updates'))}   reward {_plain(updates.get('reward'))}   "
+        f"loss {_plain(updates.get('loss'))}   KL {_plain(updates.get('kl'))} nats   "
+        f"entropy {_plain(updates.get('entropy'))} nats   wall {_plain(flow.get('wall_s'))} s\n"
+        f"tokens/s: {_plain(flow.get('raw'))} sampled, {_plain(flow.get('effective'))} trained, "
+        f"{_plain(flow.get('bound'))} the bound ({flow.get('bottleneck') or '-'})"
+    )
+    if int(letters):
+        head.append(f"\n{letters} dead letters: `sluice dead-letters list`", style="red")
+    accounts = [
+        {"outcome": row["outcome"], "reason": row["reason"], "n": row["n"]}
+        for row in asking(_ACCOUNTS)
+    ]
+    return Group(
+        head,
+        _table("trajectories", accounts, ("outcome", "reason", "n")),
+        _table("quantities", asking(_QUANTITIES), ("quantity", "p50", "p95", "p99", "max", "n")),
+        _table("waits of the learner", asking(_WAITS), ("cause", "spent_s")),
+        _table("workers", asking(_WORKERS), ("worker", "status", "version", "starts")),
+    )
+
+
+def _first(rows: Sequence[Row]) -> Row:
+    return rows[0] if rows else {}
+
+
+def _table(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Table:
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        is_number = bool(rows) and all(_is_number(row[column]) for row in rows)
+        made.add_column(column, justify="right" if is_number else "left")
+    for row in rows:
+        made.add_row(*(escape(_plain(row[column])) for column in columns))
+    return made
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _plain(value: Any) -> str:
+    """Return a value as a person reads it; 64-bit integers come as text from ClickHouse."""
+    if value is None or value == "":
+        return "-"
+    if not _is_number(value):
+        return str(value)
+    number = float(value)
+    return f"{int(number):,}" if number.is_integer() else f"{number:,.3g}"
