@@ -25,6 +25,8 @@ from schemas.errors import Boundary, SettingsError
 Observe: TypeAlias = Callable[[], Surroundings]
 """Makes the facts and trials of this process; slow, and free to run a rubric."""
 _TOLD_MAX = 6
+_LOGIT_IDS = 32
+"""The end of a prompt shows every weight as well as the whole does, at a bounded cost."""
 _TRIALS, _LOGITS = "canary.json", "canary.npy"
 
 
@@ -80,7 +82,7 @@ class Canary:
         told = self._surroundings
         if told is None or not told.trials or not self._settings.canary:
             return None
-        prompts = [trial.prompt for trial in told.trials]
+        prompts = [trial.prompt[-_LOGIT_IDS:] for trial in told.trials]
         logits_KV = await self._ranks.call(lambda engine: engine.logits(prompts))
         return Card(trials=told.trials, logits_KV=logits_KV)
 

@@ -52,7 +52,7 @@ class Card:
 
     trials: tuple[Trial, ...]
     logits_KV: NDArray[np.float32]
-    """After the last id of each prompt; K trials, V vocabulary."""
+    """After the last id of each prompt, its end given alone; K trials, V vocabulary."""
 
 
 def differences(expected: Card, found: Card, *, tolerance: float) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from inference.tokenizer import ByteTokenizer
 from infra import canary
 from learner.core.canary import TRIALS_MIN, Card, Surroundings, differences
 from schemas.ids import RunId
+from stream_jobs.core.mixture import Draw, Mixture
 from stream_jobs.settings import TaskSourceSettings
 
 RUN = RunId("0198c0de-0000-7000-8000-000000000001")
@@ -77,3 +78,21 @@ def test_the_held_out_set_and_the_mixture_are_fixed_by_what_decides_them() -> No
     assert facts["mixture"] != moved["mixture"]
     ahead = observe(SOURCE.model_copy(update={"look_ahead_tasks": 65})).facts
     assert facts == ahead
+
+
+def test_the_next_thousand_tasks_follow_from_the_mixture_that_a_checkpoint_keeps() -> None:
+    source = SOURCE.model_copy(update={"evaluate_every": 7})
+    kept = TaskSourceSettings.model_validate_json(observe(source).facts["mixture"])
+    issued_end = 56
+
+    def drawn(settings: TaskSourceSettings) -> list[Draw]:
+        mixture = Mixture(
+            weights=tuple(stream.weight for stream in settings.streams),
+            seed=settings.seed,
+            evaluate_every=settings.evaluate_every,
+            held_out_first=settings.held_out_first,
+            held_out_count=settings.held_out_count,
+        )
+        return [mixture.at(ordinal) for ordinal in range(issued_end, issued_end + 1000)]
+
+    assert drawn(kept) == drawn(source)
