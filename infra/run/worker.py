@@ -35,7 +35,7 @@ from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.ids import RunId, WorkerId
-from schemas.ports import Context
+from schemas.ports import Consumers, Context, Producer
 
 if TYPE_CHECKING:
     from learner.core.canary import Surroundings
@@ -83,13 +83,18 @@ async def _work(
     codec = codec_of(folder)
     me = worker_id(spec.name, index, start.run_id)
     written = ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me)
-    producer = MeteredProducer(KafkaProducer(written, codec, clock), instruments, clock)
+    producer: Producer = KafkaProducer(written, codec, clock)
     read = ConsumerSettings(
         bootstrap=start.bootstrap, prefix=start.prefix, client_id=me,
         topic_ids=dict(start.topic_ids),
     )  # fmt: skip
     door = KafkaConsumers(read, codec)
-    consumers = MeteredConsumers(door, instruments)
+    consumers: Consumers = door
+    watches = [asyncio.create_task(_watch_parent(stop))] if supervised else []
+    if settings.metrics.enabled:
+        producer = MeteredProducer(producer, instruments, clock)
+        consumers = metered = MeteredConsumers(door, instruments)
+        watches.append(asyncio.create_task(metered.watch_lag()))
     context = Context(
         run_id=start.run_id,
         worker_id=me,
@@ -101,9 +106,6 @@ async def _work(
         secret=folder.secret.read_bytes(),
         stop=stop,
     )
-    watches = [asyncio.create_task(consumers.watch_lag())]
-    if supervised:
-        watches.append(asyncio.create_task(_watch_parent(stop)))
     given = {
         "codec": codec,
         "bootstrap": start.bootstrap,
