@@ -9,15 +9,16 @@ from consumers.core.classify import AUTHENTICATION
 from schemas.errors import BusUnreachableError
 
 _log = logging.getLogger(__name__)
+SAY_AGAIN_S = 60.0
 
 
 class Trouble:
-    """Complaints of one client; each new kind is logged once. Written by any thread."""
+    """Complaints of one client; each kind is logged once a minute. Written by any thread."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._words = ""
-        self._said: set[str] = set()
+        self._said: dict[str, float] = {}
         self._since_s: float | None = None
 
     @property
@@ -36,8 +37,9 @@ class Trouble:
             self._since_s = time.monotonic()
         if self.is_refusal:
             return
-        if name not in self._said:
-            self._said.add(name)
+        # Where one broker of several is down, the others answer between two complaints of it.
+        if time.monotonic() - self._said.get(name, -SAY_AGAIN_S) >= SAY_AGAIN_S:
+            self._said[name] = time.monotonic()
             _log.warning("the Kafka client says %s: %s", name, text)
         self._words = f"{name}: {text}"
 
@@ -46,7 +48,6 @@ class Trouble:
         if self._since_s is not None:
             self._since_s = None
             self._words = ""
-            self._said.clear()
 
     def restart(self) -> None:
         """Count the silence anew, so that it is reported again only when it lasts as long again."""

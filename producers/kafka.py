@@ -50,6 +50,8 @@ _POLL_S = 0.2
 _PROBE_S = 1.0
 _PURGE_POLLS = 20
 _DEAD_POLL_S = 0.05
+# Where one broker of several is down, the others answer between two complaints of it.
+_SAY_AGAIN_S = 60.0
 _JOIN_S = 5.0
 # Under load a short rest gathers more acknowledgements into one wake-up of the loop.
 _BUSY_SETTLED = 100
@@ -275,7 +277,7 @@ class _Lane:
         self.in_flight: set[Future] = set()
         self.trouble = ""
         self.trouble_name = ""
-        self._said: set[str] = set()
+        self._said: dict[str, float] = {}
         self.statistics = ""
         self.dead = ""
         self._is_retired = False
@@ -359,15 +361,14 @@ class _Lane:
                 ticket.set_result(ticket.outcome)
         if isinstance(settled[-1].outcome, Acked):
             self.trouble = self.trouble_name = ""
-            self._said.clear()
 
     def _complained(self, error: KafkaError) -> None:
         words = _words(error)
         name = words.partition(":")[0]
         if self._is_retired or self.trouble_name in AUTHENTICATION:
             return
-        if name not in self._said:
-            self._said.add(name)
+        if time.monotonic() - self._said.get(name, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+            self._said[name] = time.monotonic()
             _log.warning("the Kafka client says %s", words)
         self.trouble_name = name
         self.trouble = words
