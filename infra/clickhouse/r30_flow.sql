@@ -31,14 +31,15 @@ UNION ALL
 SELECT run_id, 9, 'trained', '', uniqExact(episode_id) FROM trained_members GROUP BY run_id;
 
 CREATE OR REPLACE VIEW token_funnel AS
-SELECT run_id, 1 AS place, 'sampled' AS stage, '' AS reason, sum(`count`) AS tokens
-FROM token_commits WHERE kind = 'action' GROUP BY run_id
-UNION ALL
-SELECT run_id, 2, 'prefilled', '', sum(prefilled_tokens) FROM token_commits
-WHERE kind = 'action' AND finish_reason NOT IN ('none', '') GROUP BY run_id
-UNION ALL
-SELECT run_id, 3, 'reused', '', sum(reused_tokens) FROM token_commits
-WHERE kind = 'action' AND finish_reason NOT IN ('none', '') GROUP BY run_id
+SELECT run_id, entry.1 AS place, entry.2 AS stage, '' AS reason, entry.3 AS tokens
+FROM (
+  SELECT run_id, arrayJoin([
+    (1, 'sampled', sum(`count`)),
+    (2, 'prefilled', sumIf(prefilled_tokens, finish_reason NOT IN ('none', ''))),
+    (3, 'reused', sumIf(reused_tokens, finish_reason NOT IN ('none', '')))
+  ]) AS entry
+  FROM token_commits WHERE kind = 'action' GROUP BY run_id
+)
 UNION ALL
 SELECT run_id, 4, 'assembled', '', sum(action_tokens) FROM trajectories GROUP BY run_id
 UNION ALL
@@ -214,7 +215,8 @@ SELECT
   if(b.busy_s > 0, trained_tokens / b.busy_s, 0) AS bound_tokens_per_s
 FROM run_wall AS w
 LEFT JOIN (
-  SELECT run_id, sum(`count`) AS tokens FROM token_commits WHERE kind = 'action' GROUP BY run_id
+  SELECT run_id, toInt64(sum(q.s)) AS tokens FROM quantity_1m AS q
+  WHERE quantity = 'commit_size_tokens' GROUP BY run_id
 ) AS s ON w.run_id = s.run_id
 LEFT JOIN (
   SELECT run_id, sum(kept_tokens) AS tokens, uniqExact(episode_id) AS trajectories
