@@ -56,18 +56,25 @@ def _write(broker: Broker, long: LongRun) -> None:
             "queue.buffering.max.kbytes": 262_144,
         }
     )
-    for number, (topic, partition, frame) in enumerate(long.frames()):
+    refused: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            refused.append(error)
+
+    for number, (topic, partition, key, frame) in enumerate(long.frames()):
+        full = topic.full(broker.prefix)
         while True:
             try:
-                producer.produce(topic.full(broker.prefix), frame, partition=partition)
+                producer.produce(full, frame, key, partition, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)
         if number % _POLL_EVERY == 0:
             producer.poll(0)
     left = producer.flush(120)
-    if left:
-        raise RuntimeError(f"{left} records of the made-up run were not written")
+    if left or refused:
+        raise RuntimeError(f"{left + len(refused)} records were not written: {refused[:1]}")
 
 
 def _measure(broker: Broker, long: LongRun) -> list[dict[str, Any]]:

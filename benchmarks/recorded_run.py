@@ -100,8 +100,8 @@ _DIGESTS = (
 )
 _SCHEDULER, _WORKER = WorkerId("scheduler-0"), WorkerId("environment-0")
 _SETTINGS = '{"gate": {"max_lag_steps": 4, "max_age_s": 600}}'
-Frame = tuple[Topic[Any], int, bytes]
-"""Topic, partition and framed bytes, in the order of writing."""
+Frame = tuple[Topic[Any], int, str, bytes]
+"""Topic, partition, key and framed bytes, in the order of writing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class LongRun:
     def _put(self, topic: Topic[Any], record: Any, partition: int = 0) -> Frame:
         self._last = self._next[topic.name, partition]
         self._next[topic.name, partition] += 1
-        return topic, partition, self._codec.encode(topic, record)
+        return topic, partition, topic.key(record), self._codec.encode(topic, record)
 
     def _control(self, kind: ControlKind, **fields: Any) -> Frame:
         record = ControlEvent(run_id=RUN, kind=kind, at_us=1, writer_id=_WORKER, **fields)

@@ -10,22 +10,37 @@ from confluent_kafka import Producer as RawProducer
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
+from infra.audit import processes
 from infra.audit.audit import audit
+from infra.registry import register_all, resolve_codec
 from infra.replay import replay, to_json
-from infra.topic_admin import create_topics
-from schemas.topics import ALL
+from infra.run.bus import BusAddress, Doors
+from infra.run.proof import prove, record
+from infra.topic_admin import create_topics, delete_below
+from producers.core.routing import key_of
+from schemas.codec import Codec
+from schemas.topics import ALL, PAYLOADS, TOKENS, TOOL_EVENTS
 from tests.conftest import LocalPlatform
 from tests.support.memory_bus import MemoryBus
 from tests.support.recorded_run import RESUMED, RecordedRun
 from tests.support.run_records import RUN
 
 
-def _copy(bus: MemoryBus, bootstrap: str, prefix: str) -> None:
+def _copy(bus: MemoryBus, bootstrap: str, prefix: str, codec: Codec) -> None:
     producer = RawProducer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    refused: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        refused.extend([error] if error is not None else [])
+
     for topic in ALL:
-        for stored in bus.log(topic.name, 0):
-            producer.produce(topic.full(prefix), stored.raw, key=stored.key, partition=0)
+        for partition in range(bus.partitions):
+            for one in bus.records(topic, partition):
+                frame = codec.encode(topic, one)
+                full, key = topic.full(prefix), key_of(topic, one)
+                producer.produce(full, frame, key, partition, on_delivery=delivered)
     assert producer.flush(20) == 0
+    assert refused == []
 
 
 def _timeless(tree: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +56,7 @@ async def test_a_run_on_a_real_broker_is_audited_and_replayed_the_same(
     prefix = f"audit-{uuid.uuid4().hex[:8]}"
     create_topics(local_platform.bootstrap, prefix=prefix, partitions=1)
     bus = RecordedRun().write()
-    _copy(bus, local_platform.bootstrap, prefix)
+    _copy(bus, local_platform.bootstrap, prefix, bus.codec)
     settings = ConsumerSettings(
         bootstrap=local_platform.bootstrap, prefix=prefix, client_id="audit"
     )
@@ -56,3 +71,39 @@ async def test_a_run_on_a_real_broker_is_audited_and_replayed_the_same(
         assert told["step"] == remembered["step"]
     finally:
         await consumers.close()
+
+
+@pytest.mark.kafka
+async def test_a_recorded_audit_stands_for_what_is_trimmed_and_processes_share_the_next_one(
+    local_platform: LocalPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = f"proof-{uuid.uuid4().hex[:8]}"
+    bootstrap, registry = local_platform.bootstrap, local_platform.registry_url
+    create_topics(bootstrap, prefix=prefix, partitions=3)
+    register_all(registry, prefix=prefix)
+    bus = RecordedRun(partitions=3).write()
+    _copy(bus, bootstrap, prefix, resolve_codec(registry, prefix=prefix))
+    starts = {topic.name: dict.fromkeys(range(3), 0) for topic in ALL}
+    doors = Doors(BusAddress(bootstrap=bootstrap, registry=registry, prefix=prefix))
+    try:
+        before = await prove(doors, RUN, starts)
+        assert before.is_clean
+        await record(doors, before)
+        delete_below(
+            bootstrap,
+            prefix=prefix,
+            floors={
+                (topic.name, partition): end
+                for topic in (TOKENS, TOOL_EVENTS, PAYLOADS)
+                for partition, end in before.cut[topic.name].items()
+                if end
+            },
+        )
+        monkeypatch.setattr(processes, "RECORDS_ALONE_MAX", 0)
+        after = await prove(doors, RUN, starts)
+    finally:
+        await doors.close()
+    assert [one.to_json() for one in after.violations] == []
+    assert len(after.peaks) > 1
+    assert after.counts["episodes trimmed"] == 4
+    assert after.counts["trained"] == before.counts["trained"]
