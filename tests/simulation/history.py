@@ -301,7 +301,7 @@ def _start(case: Case, world: World, watch: Watch) -> None:
 
 SCHEDULER = SchedulerSettings(
     eta=ETA, max_concurrent=16, drain_s=1.0, lease_ms=30_000, request_deadline_s=40.0,
-    group_deadline_s=150.0, bus_deadline_s=8.0, call_max_s=30.0,
+    group_deadline_s=150.0, bus_deadline_s=8.0, call_max_s=30.0, snapshot_s=2.0,
 )  # fmt: skip
 ASSEMBLER = AssemblerSettings(verdict_deadline_s=3.0, bus_deadline_s=8.0, commit_interval_s=0.5)
 GATE = GateSettings(bus_deadline_s=8.0, commit_interval_s=0.5, max_age_s=300.0)
