@@ -87,6 +87,7 @@ class PolicyFollower:
         self._learner = LearnerLog()
         self._target: Target | None = None
         self._doubtful = False
+        self._has_begun = False
         self.published = asyncio.Event()
         """Set once the registry was seen to hold the version that is served."""
 
@@ -99,6 +100,8 @@ class PolicyFollower:
         try:
             while True:
                 try:
+                    if not self._has_begun:
+                        await self._begin(reader)
                     await self._follow(reader)
                 except TransientError as error:
                     # The bus may be away for a while; what is served stays as it is meanwhile.
@@ -106,6 +109,30 @@ class PolicyFollower:
                     await asyncio.sleep(_AGAIN_S)
         finally:
             await reader.close()
+
+    async def _begin(self, reader: LogReader) -> None:
+        """Load the newest version of the lineage before anything is sampled: a worker that was
+        started again has the starting weights, and what it sampled under them would be stale.
+        """
+        await self._catch_up(reader)
+        newest = self._newest()
+        if newest is not None and newest.version != self._keeper.version:
+            self._target = newest
+            await self._refresh(reader)
+        self._has_begun = True
+        self._note_published()
+
+    def _newest(self) -> Target | None:
+        """Return the newest published version on the learner's lineage, None before the first."""
+        known = [v for v in self._policies if self._learner.is_ancestor(v)]
+        if not known:
+            return None
+        newest = max(known, key=lambda v: v.number)
+        return Target(version=newest, digest=self._policies[newest].digest)
+
+    def _note_published(self) -> None:
+        if self._has_begun and self._keeper.version in self._policies:
+            self.published.set()
 
     async def _follow(self, reader: LogReader) -> None:
         await self._take_all(await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S))
@@ -144,8 +171,7 @@ class PolicyFollower:
         record = message.record
         if isinstance(record, PolicyVersion):
             self._policies[Version(record.epoch, record.number)] = record
-            if self._keeper.version in self._policies:
-                self.published.set()
+            self._note_published()
         elif isinstance(record, RefreshEvent):
             self._take_prepare(record)
         elif self._learner.take(message.offset, message.timestamp_ms, record):
@@ -243,13 +269,11 @@ class PolicyFollower:
             return
         self._keeper.hold(_ORPHANED)
         await self._interrupt()
-        known = [v for v in self._policies if self._learner.is_ancestor(v)]
         await self._on_change(f"version {self._keeper.version} is orphaned")
-        if not known:
+        self._target = self._newest()
+        if self._target is None:
             self._doubtful = True
             return
-        newest = max(known, key=lambda v: v.number)
-        self._target = Target(version=newest, digest=self._policies[newest].digest)
         await self._refresh(reader)
         self._doubtful = not self._learner.is_ancestor(self._keeper.version)
         if not self._doubtful:

@@ -181,6 +181,23 @@ async def test_an_orphaned_version_is_left_before_anything_more_is_sampled() -> 
         assert [version_of(v) for v in values] == versions, "nothing is sampled under an orphan"
 
 
+async def test_a_worker_that_was_started_again_serves_the_newest_version_from_its_first_token() -> (
+    None
+):
+    bus = MemoryBus(partitions=1)
+    restored(bus, 1, Version(0, 0))
+    for number in (1, 2):
+        stepped(bus, Version(1, number))
+        published(bus, Version(1, number))
+    published(bus, Version(1, 3))  # its Step is missing, so it is nobody's to serve
+    async with running(bus) as (_, engine):
+        assert engine.version == Version(1, 2)
+        assert (state(bus).epoch, state(bus).number) == (1, 2)
+        answer = await _turn(state(bus).address)
+        assert answer["sluice"]["policy_versions"] == ["1/2"]
+    assert told(bus) == [("loaded", Version(1, 2)), ("serving", Version(1, 2))]
+
+
 async def test_a_worker_is_ready_only_once_its_version_is_in_the_registry() -> None:
     bus = MemoryBus(partitions=1)
     context = context_on(bus, "inference-1")
@@ -214,11 +231,11 @@ async def _turn(address: str) -> dict[str, Any]:
 async def test_a_version_whose_files_are_missing_is_refused_and_the_old_one_stays() -> None:
     bus = MemoryBus(partitions=1)
     restored(bus, 1, Version(0, 0))
-    stepped(bus, Version(1, 1))
-    published(bus, Version(1, 1))
     async with running(bus) as (context, engine):
         from inference.engine_keeper import EngineKeeper
 
+        stepped(bus, Version(1, 1))
+        published(bus, Version(1, 1))
         keeper = EngineKeeper(engine, clock=context.clock, inflight_max=1)
         changes: list[str] = []
 
