@@ -123,15 +123,12 @@ def _match(blob: bytes, line: Line) -> Match:
         return Match.OTHER
     if int.from_bytes(blob[8:_HEAD], "little") != tokens:
         return Match.OTHER
-    view = memoryview(blob)
-    ids = view[_HEAD : _HEAD + 4 * tokens]
-    logprobs = view[_HEAD + 4 * tokens : _HEAD + 8 * tokens]
-    mask = view[_HEAD + 8 * tokens :]
+    ids, logprobs, mask = _HEAD, _HEAD + 4 * tokens, _HEAD + 8 * tokens
     ends = [*line.starts[1:], tokens]
     for start, end, crc, is_action in zip(line.starts, ends, line.crcs, line.action, strict=True):
-        found = crc_of(bytes(ids[4 * start : 4 * end]))
+        found = crc_of(blob[ids + 4 * start : ids + 4 * end])
         if is_action:
-            found = crc_on(found, bytes(logprobs[4 * start : 4 * end]))
-        if found != crc or bytes(mask[start:end]) != bytes((is_action,)) * (end - start):
+            found = crc_on(found, blob[logprobs + 4 * start : logprobs + 4 * end])
+        if found != crc or blob.count(is_action, mask + start, mask + end) != end - start:
             return Match.OTHER
     return Match.SAME
