@@ -62,7 +62,9 @@ def _timeline(story: Story) -> Table:
 def _each_token(
     story: Story, stands: Mapping[int, Sequence[Standing]], texts: Mapping[int, tuple[str, ...]]
 ) -> Table:
-    table = Table("token", "id", "text", "log-prob", "version", "kind", "stands", "ms", "WAL")
+    table = Table()
+    for name in ("token", "id", "text", "log-prob", "version", "kind", "stands", "ms", "WAL"):
+        table.add_column(name, overflow="fold")
     begin = story.moments[0].timestamp_ms
     for commit in story.commits:
         for row in token_rows(commit, stands[commit.offset], texts.get(commit.offset)):
