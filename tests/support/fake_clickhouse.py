@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 _ENGINE: list[Any] = []
+# Connections stay open, so each has its thread; the engine has one of its own.
+_THREAD = ThreadPoolExecutor(max_workers=1)
 _OURS = re.compile(
     r"async_insert|insert_deduplication_token|max_partitions_per_insert_block|max_execution_time"
     r"|max_result_rows|result_overflow_mode|max_memory_usage"
@@ -35,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
         given = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self._body()
         try:
-            self._answer(200, _run(given, body))
+            self._answer(200, _THREAD.submit(_run, given, body).result())
         except Exception as error:  # noqa: BLE001  a server answers whatever happens
             self._answer(500, str(error).encode())
 
@@ -97,9 +100,13 @@ class _Embedded:
         return self._engine.run(statement)
 
 
+def _open(folder: str) -> None:
+    _ENGINE.append(_Embedded(Path(folder)))
+
+
 if __name__ == "__main__":
-    _ENGINE.append(_Embedded(Path(sys.argv[1])))
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    _THREAD.submit(_open, sys.argv[1]).result()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
     server.serve_forever()
