@@ -29,6 +29,8 @@ class Batch:
 
     def within(self, piece: Range) -> tuple[Delivered[Any], ...]:
         """Return its records inside a part of its range."""
+        if piece == self.range:
+            return self.messages
         return tuple(m for m in self.messages if piece.first <= m.offset <= piece.last)
 
 
