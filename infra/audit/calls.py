@@ -32,7 +32,7 @@ class EpisodeCalls:
     intents: dict[int, tuple[str, bool]] = field(default_factory=dict)
     """Offset of every Intent to its key and whether the tool is idempotent."""
     results: dict[str, int] = field(default_factory=dict)
-    """Key to the offset of its first Result."""
+    """Key to the offset of the first Result of an execution; an answer by key is none."""
     result_offsets: set[int] = field(default_factory=set)
     void: int = 0
 
@@ -87,8 +87,12 @@ class Calls:
             ids=(event.episode_id,),
             at=(place,),
         )
-        first = log.results.setdefault(event.call_key, message.offset)
+        log.result_offsets.add(message.offset)
         idempotent = intent is not None and intent[1]
+        if event.replayed and not idempotent:
+            # The tool said by key what an earlier execution gave, whose own Result may land late.
+            return
+        first = log.results.setdefault(event.call_key, message.offset)
         self._findings.check(
             3,
             first == message.offset or idempotent,
@@ -96,4 +100,3 @@ class Calls:
             ids=(event.episode_id,),
             at=(at(TOOL_EVENTS.name, message.partition, first), place),
         )
-        log.result_offsets.add(message.offset)
