@@ -232,6 +232,8 @@ _JEPSEN: Mapping[int, str] = {
     7: "duplicate",
     8: "aborted-read",
     9: "dirty-write",
+    10: "lost-write",
+    11: "unbounded",
 }
 
 
