@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from consumers.kafka import KafkaConsumers
@@ -85,7 +87,10 @@ def measured(worker: str, measure: Callable[[Context], Awaitable[T]]) -> T:
 
 @contextmanager
 def own_broker() -> Iterator[Broker]:
-    """Start a broker on free ports, create all topics, and stop it afterwards."""
+    """Start a broker on free ports, create all topics, and stop it afterwards, also when this
+    process is asked to end.
+    """
+    before = signal.signal(signal.SIGTERM, _end)
     first, second, third, controller, registry, management = free_ports(6)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as data:
         settings = PlatformSettings(
@@ -102,3 +107,8 @@ def own_broker() -> Iterator[Broker]:
             yield Broker(bootstrap=bootstrap, prefix=prefix)
         finally:
             down(settings)
+            signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
