@@ -29,7 +29,7 @@ from infra.topic_admin import wait_for_brokers
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, SettingsError, TransientError
 
-_ROOM_BYTES_MIN = 1_048_576
+_ROOM_BYTES_MIN = 16 * 1_048_576
 """With less room than this a disk counts as full."""
 
 
