@@ -77,6 +77,8 @@ class Store:
     def __init__(self, engine: Engine, thread: ThreadPoolExecutor) -> None:
         self._engine = engine
         self._thread = thread
+        # Of the queries of others one stands in the thread's way at a time: rows wait for no more.
+        self._asking = asyncio.Semaphore(1)
 
     @property
     def is_shared(self) -> bool:
@@ -213,7 +215,8 @@ class Store:
     async def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
         """Run a reading statement of others; raise RejectedError with the engine's message."""
         try:
-            return await self._call(lambda: self._engine.ask(statement, form, parameters))
+            async with self._asking:
+                return await self._call(lambda: self._engine.ask(statement, form, parameters))
         except (TransientError, InvariantError) as error:
             raise RejectedError(error.message, boundary=Boundary.STORE) from error
 

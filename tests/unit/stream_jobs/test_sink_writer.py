@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -282,3 +283,35 @@ async def test_several_owners_of_one_partition_at_once_leave_every_row_exactly_o
 def engine_last(engine: SharedEngine) -> Range:
     last = max(engine.rows["sink_borders"], key=lambda one: int(one["last"]))
     return Range(last["first"], last["last"])
+
+
+class HeldEngine(SharedEngine):
+    """Answers no query of others before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.done: list[str] = []
+
+    def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
+        assert self.let_go.wait(10), (form, parameters)
+        self.done.append(statement)
+        return b""
+
+    def run(self, statement: str) -> bytes:
+        self.done.append(statement)
+        return b""
+
+
+async def test_rows_wait_for_one_query_of_others_at_most() -> None:
+    engine = HeldEngine()
+    store = await Store.open(lambda: engine)
+    asked = [asyncio.create_task(store.ask(f"query {n}", "TSV", {})) for n in range(20)]
+    await asyncio.sleep(0)
+    written = asyncio.create_task(store.run("rows"))
+    await asyncio.sleep(0)
+    engine.let_go.set()
+    await asyncio.gather(written, *asked)
+    await store.close()
+    assert engine.done[:2] == ["query 0", "rows"]
+    assert len(engine.done) == 21
