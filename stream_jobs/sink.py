@@ -116,6 +116,8 @@ class Sink:
         )
         self._rested_ms = 0
         """Until then, batches that are due by their age alone wait. Unit: ms, monotonic."""
+        self._rolled_ms = 0
+        """Until then, minutes wait to be made. Unit: ms, monotonic."""
         self._log: RunLog
         self._batches: Batches
         self._writer: Writer
@@ -191,10 +193,7 @@ class Sink:
         if not small:
             return
         await self._insert(small)
-        ended_ms = self._now_ms()
-        share = self._settings.busy_share_max
-        rest_ms = round((ended_ms - began_ms) * (1 - share) / share)
-        self._rested_ms = ended_ms + min(rest_ms, _REST_MAX_MS)
+        self._rested_ms = self._rested(began_ms)
 
     async def _insert(self, batches: Sequence[Batch]) -> None:
         for place, settled in (await self._writer.write(batches)).items():
@@ -234,12 +233,21 @@ class Sink:
 
     async def _roll(self, *, all_of_it: bool) -> None:
         """Make the minutes anew that got rows; all rollups of a table see the same minutes."""
-        if not self._stale.waiting:
+        began_ms = self._now_ms()
+        if not self._stale.waiting or (began_ms < self._rolled_ms and not all_of_it):
             return
-        due = self._stale.due(now_ms=self._now_ms(), all_of_it=all_of_it)
+        due = self._stale.due(now_ms=began_ms, all_of_it=all_of_it)
         for rollup in self._rollups:
             if minutes := due.get(rollup.table):
                 await self._writer.roll(rollup, minutes)
+        self._rolled_ms = self._rested(began_ms)
+
+    def _rested(self, began_ms: int) -> int:
+        """Return until when to rest from work that began then, to keep to the share of the time."""
+        ended_ms = self._now_ms()
+        share = self._settings.busy_share_max
+        rest_ms = round((ended_ms - began_ms) * (1 - share) / share)
+        return ended_ms + min(rest_ms, _REST_MAX_MS)
 
     def _now_ms(self) -> int:
         return self._context.clock.monotonic_ms()
