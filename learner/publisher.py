@@ -52,14 +52,17 @@ class Publisher:
         """Return the starting weights as a version; their files are those of the model folder."""
         start = Version(0, 0)
         if self.store.path(start).exists():
-            return self.store.read(start)
+            # Written by a learner that ended before it could announce them.
+            written = self.store.read(start)
+            self.must_be_the_start(written.manifest)
+            return written
         return self.store.write(start, self._copy_model)
 
-    def must_be_the_start(self, policy: PolicyVersion) -> None:
-        """Raise SettingsError unless the model's folder still holds the starting weights that were
-        announced.
+    def must_be_the_start(self, manifest: str) -> None:
+        """Raise SettingsError unless the model's folder still holds the starting weights of a
+        manifest.
         """
-        announced = parse_manifest(policy.manifest)
+        announced = parse_manifest(manifest)
         now = {
             name: facts_of(path) if (path := self._model_path / name).is_file() else None
             for name in announced

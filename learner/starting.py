@@ -92,7 +92,7 @@ class Starting:
         policies = await self._bus.policies()
         if START in policies:
             # The engine has read the model's folder, not the version's.
-            await asyncio.to_thread(self._publisher.must_be_the_start, policies[START][1])
+            await asyncio.to_thread(self._publisher.must_be_the_start, policies[START][1].manifest)
         await self._announce(head, policies)
         intake = self._read(Consumption(self._context.starts[GATED.name]), {})
         await building

@@ -5,7 +5,7 @@ weights right.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,15 @@ from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
 from infra.setup.tiny_model import make_tiny_model
 from learner.core.loss_registry import bind
-from learner.core.packing import Item, pack
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
 from learner.ranks import Ranks
 from learner.segments import Segments
 from learner.settings import LearnerSettings
 from learner.weights import load_model, write_weights
-from learner.work import MemberWork, MicroWork, TrainWork
-from schemas.ids import episode_id, group_id
-from schemas.packing import crc32c, pack_heavy
-from tests.support.gated_records import RUN, Rollout, heavy_of, random_group
+from learner.work import SaveWork
+from tests.support.engine_suite import check_engine, train_work
+from tests.support.gated_records import Rollout, heavy_of, random_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -98,48 +96,6 @@ def test_padding_and_row_order_do_not_change_the_log_probs(model: Path) -> None:
     assert torch.allclose(tight, loose, atol=1e-5)
 
 
-def train_work(
-    rollouts: Sequence[Rollout], segments: Segments, ranks: int, ordinal: int
-) -> TrainWork:
-    items = [
-        Item(
-            episode_id=episode_id(RUN, rollout.ordinal, rollout.member),
-            group_id=group_id(RUN, rollout.ordinal),
-            tokens=len(rollout.prompt) + len(rollout.actions),
-            prompt_tokens=len(rollout.prompt),
-        )
-        for rollout in rollouts
-    ]
-    plan = pack(
-        items, chosen=range(len(items)), tokens_max=64, row_tokens_max=64, ranks=ranks, seed=ordinal
-    )
-    by_rank = []
-    for batches in plan.by_rank:
-        share = []
-        for batch in batches:
-            blobs = [pack_heavy(heavy_of(rollouts[i])) for i in batch.members]
-            share.append(
-                MicroWork(
-                    segment=segments.put(blobs, [crc32c(b) for b in blobs]) if blobs else None,
-                    rows=tuple(
-                        tuple(
-                            MemberWork(
-                                index=i,
-                                advantage=rollouts[i].reward - 0.5,
-                                count=1.0,
-                                temperature=1.0,
-                            )
-                            for i in row.members
-                        )
-                        for row in batch.rows
-                    ),
-                )
-            )
-        by_rank.append(tuple(share))
-    tokens = float(sum(len(rollout.actions) for rollout in rollouts))
-    return TrainWork(by_rank=tuple(by_rank), ordinal=ordinal, action_tokens=tokens)
-
-
 async def three_steps(
     model: Path, folder: Path, ranks: int, denominator: str
 ) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
@@ -184,3 +140,35 @@ async def test_two_ranks_give_the_losses_gradients_and_weights_of_one(
     assert np.allclose(alone, both, rtol=1e-5, atol=1e-5)
     for name, tensor in weights_alone.items():
         assert torch.allclose(tensor, weights_both[name], atol=1e-5), name
+
+
+async def test_the_real_engine_passes_the_suite_that_the_fake_one_passes(
+    model: Path, tmp_path: Path
+) -> None:
+    settings = LearnerSettings.model_validate(
+        {
+            "model_path": str(model),
+            "versions_dir": str(tmp_path),
+            "checkpoints_dir": str(tmp_path),
+            "threads": 1,
+            "precision": "float32",
+            "optimiser": {"learning_rate": 1e-3},
+        }
+    )
+    ranks = Ranks(settings, bind("dis", {"low": 0.05, "high": 20.0}))
+    await ranks.start()
+    try:
+        await check_engine(ranks, tmp_path)
+        alone = load_model(model)
+        prompts = [[5, 9, 200, 7], [11, 12]]
+        await ranks.call(lambda engine: engine.model.load_state_dict(alone.state_dict()))
+        found = await ranks.call(lambda engine: engine.logits(prompts))
+        for prompt, row in zip(prompts, found, strict=True):
+            expected = alone(torch.tensor([prompt])).logits[0, -1].detach().numpy()
+            assert np.abs(row - expected).max() < 1e-5
+        (tmp_path / "full" / "state").mkdir(parents=True)
+        (tmp_path / "full" / "state" / "mp_rank_00_model_states.pt").symlink_to("/dev/full")
+        with pytest.raises((OSError, RuntimeError)):
+            await ranks.do(SaveWork(folder=str(tmp_path / "full")))
+    finally:
+        await ranks.close()

@@ -74,6 +74,17 @@ async def test_other_starting_weights_than_the_run_began_with_are_refused(tmp_pa
         await world.learn(lambda: False)
 
 
+async def test_starting_weights_that_lie_there_unannounced_must_be_the_models(
+    tmp_path: Path,
+) -> None:
+    world = LearnerWorld(tmp_path)
+    assert await world.die(CrashPoint.AFTER_RECORD, 1)
+    assert world.bus.records(POLICIES) == []
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(SettingsError, match=r"other starting weights"):
+        await world.learn(lambda: False)
+
+
 async def test_a_version_announced_under_another_digest_is_refused(tmp_path: Path) -> None:
     world = await checkpointed(tmp_path)
     newest = world.bus.records(POLICIES)[-1]
