@@ -35,6 +35,12 @@ def parts_running(
     return found
 
 
+def told(found: Processes, lines: list[str]) -> int:
+    """Look once, add what is said to the lines, and return how many there are."""
+    lines += found.watch()
+    return len(lines)
+
+
 def until(holds: Callable[[], object]) -> None:
     ends = time.monotonic() + LIMIT_S
     while not holds():
@@ -81,7 +87,7 @@ def test_a_preempted_worker_ends_well_and_is_started_again(
         "p.touch()", tmp_path, monkeypatch,
     )  # fmt: skip
     lines: list[str] = []
-    until(lambda: lines.extend(found.watch()) or (lines and found.pid("gate-0")))
+    until(lambda: told(found, lines) and found.pid("gate-0"))
     assert lines == ["gate-0 ended with code 0; again in 0.0 s"]
     found.stop(budget_s=0.0)
 
@@ -92,9 +98,9 @@ def test_the_pause_grows_with_deaths_in_a_row_and_begins_anew_after_a_steady_whi
     found = parts_running("raise SystemExit(7)", tmp_path, monkeypatch, restarts_max=4)
     lines: list[str] = []
     monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.1)
-    until(lambda: lines.extend(found.watch()) or len(lines) == 2)
+    until(lambda: told(found, lines) == 2)
     monkeypatch.setattr(module, "_STEADY_S", 0.0)
-    until(lambda: lines.extend(found.watch()) or len(lines) == 3)
+    until(lambda: told(found, lines) == 3)
     assert [line.rpartition("again in ")[2] for line in lines] == ["0.1 s", "0.2 s", "0.1 s"]
     found.stop(budget_s=0.0)
 
