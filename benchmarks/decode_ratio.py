@@ -31,8 +31,10 @@ from schemas.ports import Context
 
 GOAL = 0.97
 SEQUENCES = 32
-TOKENS = 48
-PAIRS = 22
+TOKENS_MIN, TOKENS = 16, 48
+"""A turn is as long as a block of `_BLOCK_S` allows on this machine, between these."""
+PAIRS = 20
+_BLOCK_S = 4.0
 QUESTION = "Explain in simple words how a bicycle keeps its balance while it moves."
 
 
@@ -55,7 +57,7 @@ class Arms:
         request = GenerateRequest(
             request_id=f"alone-{block}-{member}",
             prompt_ids=self._prompt,
-            tokens_max=TOKENS,
+            tokens_max=self._turns.tokens_max,
         )
         return sum([len(d.token_ids) async for d in self._engine.generate(request)])
 
@@ -80,7 +82,7 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 async def _measure(
     context: Context, folder: Path, *, pairs: int
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float], int]:
     settings = InferenceSettings(model_path=str(folder), context_max=1024, inflight_max=SEQUENCES)
     tokenizer, engine = ModelTokenizer(folder), VllmEngine(settings)
     service = InferenceService(
@@ -93,9 +95,12 @@ async def _measure(
     await service.keeper.start()
     try:
         prompt = tuple(tokenizer.encode(QUESTION))
-        arms = Arms(Turns(context, service, prompt, tokens_max=TOKENS), engine, prompt)
+        turns = Turns(context, service, prompt, tokens_max=TOKENS_MIN)
+        arms = Arms(turns, engine, prompt)
         await arms.alone()
         await arms.with_wal()
+        rate = await arms.alone()
+        turns.tokens_max = max(TOKENS_MIN, min(TOKENS, round(rate * _BLOCK_S / SEQUENCES)))
         alone, logged = [], []
         for pair in range(pairs):
             # The order alternates, so that a drift of the machine falls on both arms alike.
@@ -105,7 +110,7 @@ async def _measure(
             else:
                 alone.append(await arms.alone())
                 logged.append(await arms.with_wal())
-        return alone, logged
+        return alone, logged, turns.tokens_max
     finally:
         await service.drain()
 
@@ -117,7 +122,9 @@ def run(*, pairs: int = PAIRS, model: Path | None = None) -> list[dict[str, Any]
     """
     folder = model or find_places(os.environ).model
 
-    alone, logged = measured("inference-1", lambda context: _measure(context, folder, pairs=pairs))
+    alone, logged, tokens = measured(
+        "inference-1", lambda context: _measure(context, folder, pairs=pairs)
+    )
     mean, low, high = interval([b / a for a, b in zip(alone, logged, strict=True)])
     return [
         {
@@ -126,7 +133,7 @@ def run(*, pairs: int = PAIRS, model: Path | None = None) -> list[dict[str, Any]
             "unit": "ratio",
             "goal": GOAL,
             "conditions": f"{os.cpu_count()} {platform.machine()} cores, {folder.name}, "
-            f"{SEQUENCES} sequences of {TOKENS} tokens, {pairs} paired blocks, 95 % interval "
+            f"{SEQUENCES} sequences of {tokens} tokens, {pairs} paired blocks, 95 % interval "
             f"{low:.3f} to {high:.3f}; medians {statistics.median(logged):.0f} tokens/s with the "
             f"WAL, {statistics.median(alone):.0f} alone",
         }

@@ -33,7 +33,8 @@ class Turns:
         self._context = context
         self._service = service
         self._prompt = prompt
-        self._tokens_max = tokens_max
+        self.tokens_max = tokens_max
+        """Tokens of the turns to come. Unit: tokens."""
         self._ordinal = 0
 
     def next_block(self) -> int:
@@ -66,7 +67,7 @@ class Turns:
             start=len(self._prompt),
             prompt_ids=self._prompt,
             resumed=(),
-            tokens_max=self._tokens_max,
+            tokens_max=self.tokens_max,
             temperature=1.0,
             top_p=1.0,
             top_k=0,
