@@ -19,10 +19,11 @@ help:  ## list the commands
 RIGHT_PYTHON = import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "sluice needs Python 3.11, \
 this is " + sys.version.split()[0] + ": install it, or say make PYTHON=path/to/python3.11")
 
+# The environment is found by the shell: when make reads a recipe, a fresh checkout has no link yet.
 setup:  ## install all that Sluice needs under the cache folder (idempotent)
 	@$(PYTHON) -c '$(RIGHT_PYTHON)'
 	@$(PYTHON) -m infra.setup.bootstrap --with-tools
-	@$(VENV)/python -m infra.setup
+	@"$$(readlink -f .venv)/bin/python" -m infra.setup
 
 venv:  ## only the Python environment
 	@$(PYTHON) -c '$(RIGHT_PYTHON)'

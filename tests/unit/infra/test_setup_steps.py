@@ -1,5 +1,6 @@
 """Steps of the set-up: once, whole or not at all, and one set-up at a time."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from infra.setup.model import damaged_files, model_stamp
 from infra.setup.places import Places, find_places
 from infra.setup.steps import folder_bytes, locked, made_beside, run_step, write_atomically
 from schemas.errors import SettingsError, TransientError
+from tests.architecture.tree import ROOT
 
 
 @pytest.fixture
@@ -55,6 +57,17 @@ def test_a_second_set_up_waits_for_the_first_but_not_for_ever(tmp_path: Path) ->
         pytest.fail("both hold the lock")
     with locked(lock, wait_s=0):
         pass
+
+
+def test_the_first_set_up_of_a_checkout_asks_for_its_environment_once_it_is_made(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    told = subprocess.run(
+        ["make", "--dry-run", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert "-m infra.setup" in told
+    assert not [line for line in told.splitlines() if line.startswith("/bin/")]
 
 
 def test_the_environment_changes_with_the_pins(places: Places) -> None:
