@@ -68,14 +68,9 @@ def minutes_of(times_ms: NDArray[np.int64]) -> set[int]:
 
 
 def portions(minutes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield sorted minutes in portions: near one another, and no more than one statement makes."""
-    begin = 0
-    for index in range(1, len(minutes) + 1):
-        is_last = index == len(minutes)
-        is_far = not is_last and minutes[index] - minutes[index - 1] > MINUTES_MAX * MINUTE_S
-        if is_last or is_far or index - begin >= MINUTES_MAX:
-            yield minutes[begin:index]
-            begin = index
+    """Yield minutes in portions of no more than one statement makes."""
+    for begin in range(0, len(minutes), MINUTES_MAX):
+        yield minutes[begin : begin + MINUTES_MAX]
 
 
 def counting(rollup: Rollup, minutes: Sequence[int]) -> str:
