@@ -173,6 +173,7 @@ def play(case: Case, *, is_told: bool = False) -> Played:
     except RuntimeError as error:
         world.broken("no-progress", str(error))
     watch.look_outside()
+    watch.compare_readers()
     for failure in loop.failures:
         world.broken("crash", failure)
     if report is not None:

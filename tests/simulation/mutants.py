@@ -24,7 +24,6 @@ from inference.wal_stream import EpisodeStream
 from learner.core.consume import Consumption
 from schemas.rules.episodes import EpisodeLife, SchedulerFences
 from schemas.rules.lineage import LearnerLog
-from schemas.rules.tools import ToolLog
 from schemas.rules.wal import EpisodeWal
 from stream_jobs.core.assembly import AssemblerPartition
 from stream_jobs.core.gate import GatePartition
@@ -99,8 +98,6 @@ MUTANTS: tuple[Mutant, ...] = (
            _put(EpisodeStream, "_settle", broken_rollout.produces_again)),
     Mutant("accept a lower WAL fence", "an equal or lower Fence is void (5)", T,
            _put(EpisodeWal, "_take_fence", broken_rollout.any_fence)),
-    Mutant("accept tool records of a lower attempt", "void after a Fence (6)", T,
-           _put(ToolLog, "_take", broken_rollout.any_tool_record)),
     Mutant("a call with only an Intent runs again", "it is given up, as Unknown (6)", T,
            _put(environments.core.episode_tools, "plan", broken_rollout.runs_again(GiveUp))),
     Mutant("a call that can be asked for runs again", "the tool is asked by key (6)", T,

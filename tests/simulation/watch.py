@@ -10,6 +10,7 @@ record allows), `stale-read` (a bound on versions is broken), `no-progress` (it 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from schemas.ports import Delivered, Message
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
 from schemas.records.token_commit import TokenCommit
+from schemas.rules.episodes import EpisodeLife, SchedulerFences
+from schemas.rules.wal import EpisodeWal
 from schemas.topics import (
     EPISODES,
     GATE_DECISIONS,
@@ -198,6 +201,37 @@ class Watch:
         """An engine holds a version from here on."""
         if version not in self.announced:
             self._world.broken("aborted-read", f"version {version} is served and not announced")
+
+    def compare_readers(self) -> None:
+        """Read the log once more by the rules of the roles, at the end: both must agree."""
+        wals: dict[str, EpisodeWal] = defaultdict(EpisodeWal)
+        for message in self._world.bus.records(TOKENS):
+            assert isinstance(message, Delivered)
+            wals[message.record.episode_id].take(message.offset, message.record)
+        for episode, line in self.lines.items():
+            wal = wals[episode]
+            if (wal.fence, wal.length) != (line.fence[:2], line.length):
+                self._world.broken(
+                    "inconsistent-offsets",
+                    f"one reader of {episode} has {wal.length} tokens under {wal.fence}, another "
+                    f"{line.length} under {line.fence[:2]}",
+                )
+        fences: dict[int, SchedulerFences] = defaultdict(SchedulerFences)
+        lives: dict[str, EpisodeLife] = defaultdict(EpisodeLife)
+        for message in self._world.bus.records(EPISODES):
+            assert isinstance(message, Delivered)
+            if fences[message.partition].take(message.record):
+                life = lives[message.record.episode_id]
+                life.take(message.offset, message.timestamp_ms, message.record)
+        for episode, told in self.lives.by_id.items():
+            read = lives[episode]
+            found = (read.attempt, read.final_mark is not None, read.abandoned is not None)
+            if found != (told.attempt, told.is_ended, told.is_abandoned):
+                self._world.broken(
+                    "inconsistent-offsets",
+                    f"one reader has attempt, ended, abandoned of {episode} as {found}, another as "
+                    f"{(told.attempt, told.is_ended, told.is_abandoned)}",
+                )
 
     def look_outside(self) -> None:
         """Check what the outside counted, at the end."""
