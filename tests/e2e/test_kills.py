@@ -20,7 +20,7 @@ import pytest
 
 from environments import registry
 from environments.counter.store import CounterStore
-from infra.chaos.crash import VARIABLE, CrashOrder, fired, give_order
+from infra.chaos.crash import VARIABLE, CrashAct, CrashOrder, fired, give_order
 from infra.chaos.findings import Findings
 from infra.run.folder import RunFolder, RunStart, make, write_atomically
 from infra.run.processes import Part, Processes
@@ -62,6 +62,7 @@ NAMES = ("inference-0", "inference-1", "environment-0", "environment-1")
 CALLS = 3
 LIMIT_S = 90.0
 R = TypeVar("R", bound=Record)
+SHORT_LEASE_MS = 3_000
 
 
 STARTING = PolicyVersion(
@@ -305,3 +306,33 @@ async def test_a_preempted_worker_commits_records_the_pause_and_ends_well(stage:
     assert {stage.ends(e)[0].attempt for e in paused} == {2}
     assert stage.findings.decoded_twice == 0
     assert stage.executions() == {1}
+
+
+@pytest.mark.parametrize("point", [CrashPoint.IN_TOOL, None])
+async def test_a_worker_stopped_for_longer_than_its_lease_does_nothing_that_counts(
+    stage: Stage, point: CrashPoint | None
+) -> None:
+    name = "environment-0"
+    if point is not None:
+        order = CrashOrder(point=point, act=CrashAct.STOP)
+        give_order(stage.crew.orders, name, order)
+    task = stage.crew.task()
+    episode = await stage.lease(task, name, lease_ms=SHORT_LEASE_MS)
+    if point is None:
+        await stage.until(lambda: stage.tokens.get(episode))
+        stage.crew.processes.signal(name, signal.SIGSTOP)
+    else:
+        await stage.until(lambda: fired(stage.crew.orders, name))
+    await stage.lease(task, "environment-1", attempt=2)
+    await stage.until(lambda: stage.ends(episode))
+    known = len(stage.tools[episode])
+    stage.crew.processes.signal(name, signal.SIGCONT)
+    # The worker is back once it runs an episode of its own again.
+    other = await stage.lease(stage.crew.task(), name)
+    await stage.until(lambda: stage.ends(other))
+    [end] = stage.ends(episode)
+    assert (end.attempt, end.stop_cause) == (2, StopCause.POLICY_STOP)
+    late = [event for event in stage.tools[episode][known:] if event.attempt == 1]
+    assert [event.kind for event in late if event.kind is not ToolEventKind.RESULT] == []
+    assert stage.executions() == {1}
+    assert stage.findings.decoded_twice == 0
