@@ -27,6 +27,14 @@ class VllmSettings(BaseModel):
     prefix_caching: bool = Field(
         default=True, description="reuse the KV of equal prefixes under one policy version"
     )
+    block_tokens: int = Field(
+        default=32,
+        ge=32,
+        le=256,
+        multiple_of=32,
+        description="tokens of one KV block; only whole blocks of a prefix are reused, so that "
+        "vLLM's 128 on a CPU share nothing of a short prompt",
+    )
     memory_share: float = Field(
         default=0.85,
         gt=0.0,

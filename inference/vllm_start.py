@@ -113,6 +113,7 @@ def arguments(folder: Path, settings: InferenceSettings) -> dict[str, Any]:
         # Compiling pays off on a GPU only; on a CPU it would make a start take minutes.
         "enforce_eager": not _has_gpu(),
         "enable_prefix_caching": limits.prefix_caching,
+        "block_size": limits.block_tokens,
         # The learner's ratio needs what was sampled from: after temperature, top-k and top-p.
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",

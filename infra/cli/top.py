@@ -31,6 +31,7 @@ _THROUGHPUT = """SELECT raw_tokens_per_s AS raw, effective_tokens_per_s AS effec
 _ACCOUNTS = "SELECT outcome, reason, n FROM trajectory_accounts ORDER BY n DESC LIMIT 12"
 _WAITS = """SELECT cause, spent_s FROM wait_totals WHERE kind = 'wait' ORDER BY spent_s DESC
   LIMIT 6"""
+_ROUND_FROM = 1000.0
 _SHOWN = (
     "policy_lag_steps", "buffer_age_s", "ttft_ms", "inter_token_ms", "commit_latency_ms",
     "environment_step_ms", "tool_call_ms", "verifier_ms", "verify_queue_ms", "refresh_pause_ms",
@@ -133,4 +134,6 @@ def _plain(value: Any) -> str:
     if not _is_number(value):
         return str(value)
     number = float(value)
-    return f"{int(number):,}" if number.is_integer() else f"{number:,.3g}"
+    if number.is_integer() or abs(number) >= _ROUND_FROM:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
