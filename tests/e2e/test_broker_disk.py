@@ -9,11 +9,14 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from consumers.kafka import KafkaConsumers
+from consumers.settings import ConsumerSettings
 from infra.platform.commands import down, status
 from infra.platform.settings import PlatformSettings
 from infra.platform.status import ServiceState
@@ -21,7 +24,7 @@ from infra.topic_admin import create_topics
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
-from schemas.ports import Acked, Acknowledgement, Unknown
+from schemas.ports import Acked, Acknowledgement, Delivered, Unknown
 from schemas.topics import TOKENS
 from tests.conftest import require_platform_parts
 from tests.support.clocks import RealClock
@@ -64,6 +67,7 @@ class SmallDisk:
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
         self._inside = Path(f"/proc/{self._holder.pid}/root{folder}")
+        self._fillers: list[Path] = []
 
     def run(self, *command: str) -> str:
         """Run a command that sees the disk; return what it prints."""
@@ -85,8 +89,16 @@ class SmallDisk:
         found = os.statvfs(self._inside)
         too_much = found.f_bavail * found.f_frsize - room
         if too_much > 0:
-            with (self._inside / "filler").open("wb") as file:
+            filler = self._inside / f"filler-{len(self._fillers)}"
+            self._fillers.append(filler)
+            with filler.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, too_much)
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        for filler in self._fillers:
+            filler.unlink()
+        self._fillers.clear()
 
     def close(self) -> None:
         self._holder.kill()
@@ -118,7 +130,7 @@ def until_dead(settings: PlatformSettings) -> None:
         time.sleep(0.1)
 
 
-async def test_a_full_disk_ends_the_broker_and_leaves_no_outcome_open_or_untold(
+async def test_a_full_disk_costs_no_acknowledged_record_and_is_named_until_there_is_room(
     small: tuple[PlatformSettings, SmallDisk],
 ) -> None:
     settings, disk = small
@@ -126,6 +138,7 @@ async def test_a_full_disk_ends_the_broker_and_leaves_no_outcome_open_or_untold(
     create_topics(bootstrap, prefix="full", partitions=1)
     write = ProducerSettings(bootstrap=bootstrap, prefix="full", delivery_timeout_ms=6_000)
     producer = KafkaProducer(write, Codec.local(), RealClock())
+    consumers = KafkaConsumers(ConsumerSettings(bootstrap=bootstrap, prefix="full"), Codec.local())
     dice = random.Random(1)
     outcomes: dict[int, Acknowledgement] = {}
 
@@ -140,4 +153,29 @@ async def test_a_full_disk_ends_the_broker_and_leaves_no_outcome_open_or_untold(
     assert any(isinstance(one, Unknown) for one in outcomes.values())
     assert producer.trouble
     await asyncio.to_thread(until_dead, settings)
+
+    disk.fill(room=0)
+    refused = await asyncio.to_thread(up_on, disk, settings)
+    assert f"the disk of {settings.data}/kafka/broker-1 is full" in refused["error"]
+    assert "make room there, then `sluice up` again" in refused["error"]
+
+    disk.free()
+    assert (await asyncio.to_thread(up_on, disk, settings))["bootstrap"] == bootstrap
+    await producer.renew()
+    fence = await producer.send(TOKENS, commit(1_000), deadline=within(20_000))
+    assert fence.offset is not None
+    reader = consumers.reader({TOKENS: {0: 0}})
+    stands: Counter[int] = Counter()
+    until = time.monotonic() + 20
+    while 1_000 not in stands and time.monotonic() < until:
+        found = await reader.poll(records_max=500, timeout_s=1)
+        stands.update(one.record.seq for one in found if isinstance(one, Delivered))
+    for seq, outcome in outcomes.items():
+        if isinstance(outcome, Acked):
+            assert stands[seq] == 1, f"{seq} was acknowledged and stands {stands[seq]} times"
+        else:
+            assert stands[seq] <= (1 if isinstance(outcome, Unknown) else 0)
+    assert stands[1_000] == 1
+    await reader.close()
+    await consumers.close()
     await producer.close(deadline=within(5_000))
