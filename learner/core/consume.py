@@ -15,7 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from learner.core.staleness import Bounds, Lineage, Staleness, judge, oldest_version
+from learner.core.staleness import (
+    Bounds,
+    Lineage,
+    Staleness,
+    judge,
+    oldest_version,
+    versions_of,
+)
 from schemas.enums import DropReason
 from schemas.errors import InvariantError
 from schemas.ids import EpisodeId, GroupId
@@ -235,6 +242,7 @@ class Consumption:
             now_us=now_us,
             lineage=lineage,
             bounds=bounds,
+            versions=versions_of(waiting.trajectory),
         )
         self.clock_skews += staleness.clock_skew
         return staleness

@@ -8,7 +8,7 @@ one is orphaned, whatever its number says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -85,9 +85,12 @@ def judge(
     now_us: int,
     lineage: Lineage,
     bounds: Bounds,
+    versions: Collection[Version] = (),
 ) -> Staleness:
     """Return lag and age at `now_us` and whether the bounds allow consumption.
 
+    `versions` are those of all its action tokens, the oldest apart: a restart of the learner can
+    cut off the newer ones of them, and then nothing of the trajectory may be trained.
     Raises InvariantError when an ancestor's ordinal lies above the consuming one: lag is never
     negative.
     """
@@ -95,7 +98,7 @@ def judge(
     age_ms = max(0, now_us - trajectory_us) // 1000
     first_ms = max(0, now_us - first_token_us) // 1000 if first_token_us > 0 else age_ms
     ordinal = lineage.ordinals.get(oldest)
-    if ordinal is None:
+    if ordinal is None or any(version not in lineage.ordinals for version in versions):
         return Staleness(
             reason=DropReason.ORPHANED_VERSION,
             lag_steps=0,
@@ -126,6 +129,11 @@ def judge(
         weight=lag_weight(lag, bounds) if reason is DropReason.NONE else 0.0,
         clock_skew=skew,
     )
+
+
+def versions_of(trajectory: Trajectory) -> frozenset[Version]:
+    """Return the policy versions of its action tokens."""
+    return frozenset(Version(span.epoch, span.number) for span in trajectory.spans)
 
 
 def oldest_version(trajectory: Trajectory) -> Version:

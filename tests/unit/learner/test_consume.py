@@ -172,6 +172,15 @@ def test_bounds_are_inclusive_and_an_orphan_is_told_from_a_stale_one() -> None:
     assert reason(Version(2, 3)) is DropReason.ORPHANED_VERSION
 
 
+def test_an_orphan_among_the_newer_versions_orphans_the_whole_trajectory() -> None:
+    spans = {"ancestor": Version(1, 2), "cut off by a restart": Version(0, 9)}
+    judged = judge(
+        oldest=Version(1, 2), trajectory_us=NOW_US, first_token_us=0, now_us=NOW_US,
+        lineage=LINEAGE, bounds=BOUNDS, versions=spans.values(),
+    )  # fmt: skip
+    assert judged.reason is DropReason.ORPHANED_VERSION
+
+
 def test_lag_in_steps_and_seconds_matches_a_hand_worked_example() -> None:
     judged = judge(
         oldest=Version(1, 2), trajectory_us=NOW_US - 250_000, first_token_us=NOW_US - 750_000,
