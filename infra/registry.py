@@ -157,7 +157,14 @@ def _versions(client: SchemaRegistryClient, subject: str) -> dict[int, str]:
 
 def _client(url: str) -> SchemaRegistryClient:
     # Without a timeout a registry that hangs would hang every process that starts.
-    return SchemaRegistryClient({"url": url, "timeout": TIMEOUT_S, "max.retries": 1})
+    try:
+        return SchemaRegistryClient({"url": url, "timeout": TIMEOUT_S, "max.retries": 1})
+    except ValueError as error:
+        raise SettingsError(
+            f"{url!r} is no address of a schema registry: {error}",
+            boundary=Boundary.REGISTRY,
+            hint="for example http://127.0.0.1:18081/apis/ccompat/v7",
+        ) from error
 
 
 class _translated:  # noqa: N801  reads as a word at its only place, `with _translated(url)`

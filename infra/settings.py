@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,9 +219,14 @@ def load(path: Path, *, overrides: Mapping[str, str] | None = None) -> dict[str,
         raise SettingsError(
             f"{path} is not TOML: {error}", hint="see examples/tiny.toml"
         ) from error
+    except OSError as error:
+        raise SettingsError(
+            f"the settings file {path} cannot be read: {error.strerror}",
+            hint="name one TOML file; examples/ holds some to start from",
+        ) from error
     for key, text in (overrides or {}).items():
-        section, _, name = key.partition(".")
-        if not name:
+        *sections, name = key.split(".")
+        if not (sections and name):
             raise SettingsError(
                 f"--set {key}: expected SECTION.KEY=VALUE", hint="for example --set run.seed=3"
             )
@@ -229,8 +234,20 @@ def load(path: Path, *, overrides: Mapping[str, str] | None = None) -> dict[str,
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        tree.setdefault(section, {})[name] = value
+        _table(tree, sections, key)[name] = value
     return tree
+
+
+def _table(tree: dict[str, Any], sections: Sequence[str], key: str) -> dict[str, Any]:
+    table = tree
+    for section in sections:
+        inner = table.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(
+                f"--set {key}: {section} is no table", hint="docs/settings.md lists every key"
+            )
+        table = inner
+    return table
 
 
 def assemble(tree: Mapping[str, Any], *, places: Mapping[str, str]) -> RunSettings:

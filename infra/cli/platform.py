@@ -33,6 +33,7 @@ def _settings(brokers: int | None = None) -> PlatformSettings:
 )
 @click.option(
     "--partitions",
+    type=click.IntRange(min=1),
     default=12,
     show_default=True,
     help="Partitions of a topic that does not exist yet.",
@@ -60,8 +61,11 @@ def up(brokers: str | None, topics: bool, partitions: int, dry_run: bool, as_jso
     if report.was_up:
         click.echo("already up", err=True)
     else:
-        verb = "would start" if dry_run else "started"
-        click.echo(f"{verb} {', '.join(report.started)} in {report.seconds:.1f} s", err=True)
+        started = ", ".join(report.started)
+        told = (
+            f"would start {started}" if dry_run else f"started {started} in {report.seconds:.1f} s"
+        )
+        click.echo(told, err=True)
     _show_status(report.status)
 
 
@@ -74,10 +78,9 @@ def down(dry_run: bool, as_json: bool) -> None:
     if as_json:
         show_json(report)
         return
-    verb = "would stop" if dry_run else "stopped"
-    click.echo(
-        f"{verb} {', '.join(report.stopped) or 'nothing'} in {report.seconds:.1f} s", err=True
-    )
+    stopped = ", ".join(report.stopped) or "nothing"
+    told = f"would stop {stopped}" if dry_run else f"stopped {stopped} in {report.seconds:.1f} s"
+    click.echo(told, err=True)
     if report.killed:
         click.echo(f"killed after their budget: {', '.join(report.killed)}", err=True)
 

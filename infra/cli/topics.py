@@ -76,6 +76,7 @@ def list_topics(as_json: bool) -> None:
 @topics.command()
 @click.option(
     "--partitions",
+    type=click.IntRange(min=1),
     default=12,
     show_default=True,
     help="Partitions of a topic that does not exist yet.",

@@ -52,10 +52,12 @@ def find_bus(bootstrap: str = "", registry: str = "", *, prefix: str = "sluice")
         now = status(platform_settings(os.environ, find_places(os.environ)))
         if not now.is_well:
             down = ", ".join(
-                f"{one.name} {one.state.value}" for one in now.services if not one.state.is_well
+                f"{one.name} at {one.address} {one.state.value}"
+                for one in now.services
+                if not one.state.is_well
             )
             raise BusUnreachableError(
-                f"the local platform does not run ({down})",
+                f"the bus is not there: {down}",
                 hint="`sluice up` starts it; or set SLUICE_BOOTSTRAP and SLUICE_REGISTRY",
             )
         bootstrap = bootstrap or now.bootstrap

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import orjson
 
+from environments.registry import load as load_task
 from infra.registry import resolve
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
 from infra.run.conductor import Disturber, Outcome, account, conduct
@@ -30,6 +31,7 @@ from infra.run.progress import Progress
 from infra.settings import RunSettings, assemble, load, read_resolved
 from infra.setup.places import find_places
 from infra.topic_admin import require_topics, topic_ids
+from learner.settings import LossSettings
 from schemas.enums import ControlKind
 from schemas.errors import SettingsError
 from schemas.ids import RunId
@@ -41,13 +43,30 @@ _TINY_LIMIT_S = 180.0
 def resolve_settings(
     config: Path, *, directory: Path, overrides: Mapping[str, str], run_id: str = "RUN_ID"
 ) -> RunSettings:
-    """Return the settings of a run with every folder named; makes nothing."""
+    """Return the settings of a run with every folder named; makes nothing.
+
+    Raises SettingsError for a wrong key or value, and for a task or loss that is not there.
+    """
     tree = load(config, overrides=overrides)
     folder = RunFolder(root=(directory / run_id).absolute())
     section = tree.setdefault("model", {})
     name, seed = str(section.get("path", TINY)), section.get("tiny_seed", 0)
     section["path"] = str(model_folder(name, tiny_seed=seed))
-    return assemble(tree, places=_places(folder))
+    settings = assemble(tree, places=_places(folder))
+    _require_parts(settings)
+    return settings
+
+
+def _require_parts(settings: RunSettings) -> None:
+    """Refuse a task or loss that is not there, or what it is told, before anything starts."""
+    for stream in settings.task_source.streams:
+        load_task(stream.environment).payload(stream.config, settings.task_source.seed, 0)
+    loss = settings.learner.loss
+    if (loss.name, loss.parameters) != (LossSettings().name, {}):
+        # Losses are torch code, which a run's own process need not load for the default.
+        from learner.core.loss_registry import bind
+
+        bind(loss.name, loss.parameters)
 
 
 def _places(folder: RunFolder) -> dict[str, str]:

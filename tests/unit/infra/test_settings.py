@@ -77,6 +77,37 @@ def test_a_file_that_is_no_toml_is_named_with_its_line(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
 
 
+def test_a_folder_in_place_of_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_a_key_of_an_inner_table_can_be_set_from_the_command_line() -> None:
+    tree = load(ROOT / "examples" / "tiny.toml", overrides={"inference.vllm.threads": "3"})
+    assert tree["inference"]["vllm"]["threads"] == 3
+    assert tree["inference"]["engine"] == "vllm"
+    with pytest.raises(SettingsError, match="engine is no table"):
+        load(ROOT / "examples" / "tiny.toml", overrides={"inference.engine.kind": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('environment = "digitz"', "no task package named 'digitz'"),
+        ('environment = "digits"\nconfig = { colour = 1 }', "knows no setting 'colour'"),
+        ('environment = "digits"\n[learner.loss]\nname = "diss"', "no loss is called 'diss'"),
+        ('environment = "digits"\n[learner.loss]\nparameters = { lo = 0.2 }', "no parameter 'lo'"),
+    ],
+)
+def test_a_task_or_loss_that_is_not_there_is_refused_before_anything_starts(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(f"[[task_source.streams]]\n{text}\n")
+    with pytest.raises(SettingsError, match=said):
+        resolve_settings(config, directory=tmp_path, overrides={})
+
+
 def test_what_was_resolved_is_read_back_as_the_same_settings() -> None:
     settings = assemble(SMALLEST, places=PLACES)
     assert RunSettings.model_validate_json(settings.model_dump_json()) == settings
