@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from infra.version import VERSION
 from schemas.codec import schema_text
 from schemas.enums import Role
 from schemas.topics import ALL, Topic
@@ -40,7 +40,7 @@ def document(*, prefix: str = "sluice") -> dict[str, Any]:
         "id": "urn:sluice:topics",
         "info": {
             "title": "Sluice topics",
-            "version": _version(),
+            "version": VERSION,
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0"},
         },
@@ -62,13 +62,6 @@ def document(*, prefix: str = "sluice") -> dict[str, Any]:
         "operations": dict(_operations()),
         "components": {"messages": {topic.record.__name__: _message(topic) for topic in ALL}},
     }
-
-
-def _version() -> str:
-    try:
-        return version("sluice-rl")
-    except PackageNotFoundError:
-        return "0.0.0"
 
 
 def _channel(topic: Topic[Any], prefix: str) -> dict[str, Any]:

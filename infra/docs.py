@@ -7,6 +7,7 @@ Run it with `make docs`; a test fails when the files differ from what it would w
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,7 +33,14 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, BaseModel):
         return "see below"
-    return f"`{value!r}`" if value != "" else "empty"
+    return f"`{_as_toml(value)}`" if value != "" else "empty"
+
+
+def _as_toml(value: Any) -> str:
+    """Return a default as a settings file would spell it."""
+    if isinstance(value, bool | str | list | tuple | dict):
+        return orjson.dumps(value).decode()  # true, "text" and [] are spelt as in JSON
+    return repr(value)
 
 
 def _bounds(field: FieldInfo) -> str:
@@ -45,6 +53,8 @@ def _bounds(field: FieldInfo) -> str:
         "max_length": "length <=",
     }
     found = []
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Enum):
+        found.append("one of " + ", ".join(str(member.value) for member in field.annotation))
     for one in field.metadata:
         for name, sign in signs.items():
             value = getattr(one, name, None)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from infra.version import VERSION
 from schemas.errors import BusUnreachableError, SettingsError, SluiceError
 
 EXIT_FAILED = 1
@@ -73,7 +74,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name=None, version="0.1.0", prog_name="sluice")
+@click.version_option(package_name=None, version=VERSION, prog_name="sluice")
 def sluice() -> None:
     """Sluice trains language-model agents with reinforcement learning over Apache Kafka.
 

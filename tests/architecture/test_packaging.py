@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+from infra.version import VERSION
 from tests.architecture.tree import PACKAGES, ROOT
 
 OURSELVES = "sluice-rl"
@@ -36,6 +37,10 @@ def test_the_wheel_holds_exactly_our_packages() -> None:
     wheel = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert tuple(wheel["packages"]) == PACKAGES
     assert project()["tool"]["importlinter"]["root_packages"] == list(PACKAGES)
+
+
+def test_the_command_shows_the_version_of_the_distribution() -> None:
+    assert project()["project"]["version"] == VERSION
 
 
 def test_every_dependency_of_every_extra_is_pinned() -> None:

@@ -1,0 +1,3 @@
+"""The version of Sluice that its command and its contract show; that of pyproject.toml."""
+
+VERSION = "0.1.0"
