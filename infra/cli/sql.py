@@ -20,6 +20,7 @@ _ANSWER_S = 60.0
 _SECONDS_MAX = 60.0
 _ROWS_MAX = 1_000_000
 _MEMORY_MAX = 2_000_000_000
+_LOOK = "`SHOW TABLES` lists the views, `DESCRIBE name` their columns (docs/metrics.md)"
 _FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
 
 
@@ -90,7 +91,7 @@ def _ask_sink(address: Path, statement: str, form: str) -> bytes | None:
             return body
     except urllib.error.HTTPError as error:
         raise RejectedError(
-            error.read().decode(errors="replace").strip(), boundary=Boundary.STORE
+            error.read().decode(errors="replace").strip(), boundary=Boundary.STORE, hint=_LOOK
         ) from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ConnectionRefusedError):
@@ -120,6 +121,6 @@ def _ask_folder(folder: RunFolder, statement: str, form: str) -> bytes:
     try:
         return engine.ask(statement, form, {})
     except engine.faults as error:
-        raise RejectedError(str(error), boundary=Boundary.STORE) from error
+        raise RejectedError(str(error), boundary=Boundary.STORE, hint=_LOOK) from error
     finally:
         engine.close()
