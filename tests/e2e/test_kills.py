@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import signal
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -62,7 +63,8 @@ NAMES = ("inference-0", "inference-1", "environment-0", "environment-1")
 CALLS = 3
 LIMIT_S = 90.0
 R = TypeVar("R", bound=Record)
-SHORT_LEASE_MS = 3_000
+SHORT_LEASE_MS = 8_000
+"""Long enough for a slow machine to reach the tool under it, short enough to wait for its end."""
 
 
 STARTING = PolicyVersion(
@@ -323,8 +325,9 @@ async def test_a_worker_stopped_for_longer_than_its_lease_does_nothing_that_coun
         stage.crew.processes.signal(name, signal.SIGSTOP)
     else:
         await stage.until(lambda: fired(stage.crew.orders, name))
+    ran_out_at = time.monotonic() + SHORT_LEASE_MS / 1000
     await stage.lease(task, "environment-1", attempt=2)
-    await stage.until(lambda: stage.ends(episode))
+    await stage.until(lambda: stage.ends(episode) and time.monotonic() > ran_out_at)
     known = len(stage.tools[episode])
     stage.crew.processes.signal(name, signal.SIGCONT)
     # The worker is back once it runs an episode of its own again.
