@@ -181,7 +181,11 @@ _ASSEMBLER_FLOORS = AssemblerPartition.floors
 
 
 def completes_unless_draining(self: Any) -> None:
-    if not self.ledger.control.is_draining:
+    """Complete groups only while new ones are issued, as `decide` once did: not when the run's
+    budget is reached either, which is when Draining is written.
+    """
+    is_reached = any(ref.ordinal >= self.rules.steps for ref in self.ledger.learner.checkpoints)
+    if not (is_reached or self.ledger.control.is_draining):
         _COMPLETE(self)
 
 

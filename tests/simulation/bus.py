@@ -18,7 +18,7 @@ from producers.core.routing import key_of, partition_for
 from schemas.ports import Delivered, Message
 from schemas.topics import Topic
 from tests.simulation.faults import Ack
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import Process, SimLoop
 from tests.support.memory_groups import Group
 
 WALL_US = 1_800_000_000_000_000
@@ -53,18 +53,22 @@ class SimBus:
         chance: random.Random,
         *,
         partitions: int,
-        fates: Mapping[tuple[str, int], Ack],
+        fates: Mapping[tuple[str, str, int], Ack],
     ) -> None:
-        """fates: (topic, how many records of it were offered before) to what becomes of it."""
+        """fates: (topic, kind or "", how many such records were offered before) to what becomes of
+        it.
+        """
         self.loop = loop
         self.chance = chance
         self.partitions = partitions
         self.groups: dict[str, Group] = {}
         self.landed: list[Callable[[Message], None]] = []
         """Called with each record as it lands: what watches the history."""
+        self.offered: Callable[[Process, str, Any], None] = _unseen
+        """Called with each record as a process hands it over."""
         self.told: Callable[[str], None] = _untold
         self._fates = fates
-        self._offered: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._logs: dict[tuple[str, int], list[Message]] = defaultdict(list)
         self._waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self.is_calm = False
@@ -100,11 +104,13 @@ class SimBus:
         self.wake(topic.name)
         return message.offset
 
-    def fate(self, topic: str) -> Ack | None:
+    def fate(self, topic: str, record: Any) -> Ack | None:
         """Return what becomes of the next record of a topic; None is the ordinary way."""
-        number = self._offered[topic]
-        self._offered[topic] += 1
-        return None if self.is_calm else self._fates.get((topic, number))
+        found: Ack | None = None
+        for kind in dict.fromkeys(("", str(getattr(record, "kind", "")))):
+            found = found or self._fates.get((topic, kind, self._counts[topic, kind]))
+            self._counts[topic, kind] += 1
+        return None if self.is_calm else found
 
     def wake(self, topic: str) -> None:
         """Wake who waits for a topic."""
@@ -131,4 +137,8 @@ def _ring(future: asyncio.Future[None]) -> None:
 
 
 def _untold(_: str) -> None:
+    return None
+
+
+def _unseen(_: Process, __: str, ___: Any) -> None:
     return None

@@ -25,6 +25,14 @@ class Ack(StrEnum):
     """Certainly not in the log."""
     SLOW = "slow"
     """In the log at once; acknowledged seconds later."""
+    AGAIN = "again"
+    """In the log at once, and a second time seconds later, as a copied topic has it. Drawn only for
+    records whose readers must bear it: see `scenes.py`.
+    """
+
+
+ANYWHERE = tuple(fate for fate in Ack if fate is not Ack.AGAIN)
+"""Fates that any record may meet."""
 
 
 class Blow(StrEnum):
@@ -53,9 +61,11 @@ class AckFault:
     topic: str
     nth: int
     fate: Ack
+    kind: str = ""
+    """Only records of this kind are counted; empty for all."""
 
     def __str__(self) -> str:
-        return f"record {self.nth} on {self.topic}: {self.fate}"
+        return f"{self.kind or 'record'} {self.nth} on {self.topic}: {self.fate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,32 @@ class ProcessFault:
         return f"{self.at_ms} ms: {self.blow} {self.who} for {self.for_ms} ms"
 
 
-Fault = AckFault | ProcessFault
+WRITER = "writer"
+"""Stands for the role that wrote the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtRecord:
+    """Something happens to a process soon after the `nth` record of a kind has landed."""
+
+    topic: str
+    nth: int
+    who: str
+    """A role's name, or WRITER."""
+    blow: Blow
+    for_ms: int
+    """How long it is down or paused. Unit: ms."""
+    kind: str = ""
+    """Only records of this kind are counted; empty for all."""
+    after_ms: int = 0
+    """Unit: ms."""
+
+    def __str__(self) -> str:
+        when = f"{self.after_ms} ms after {self.kind or 'record'} {self.nth} on {self.topic}"
+        return f"{when}: {self.blow} {self.who} for {self.for_ms} ms"
+
+
+Fault = AckFault | ProcessFault | AtRecord
 
 
 def draw(
@@ -89,7 +124,7 @@ def draw(
     names = list(topics)
     for _ in range(chance.choice((0, 1, 2, 3, 5))):
         topic = chance.choice(names)
-        faults.append(AckFault(topic, chance.randrange(topics[topic]), chance.choice(list(Ack))))
+        faults.append(AckFault(topic, chance.randrange(topics[topic]), chance.choice(ANYWHERE)))
     who = list(processes)
     for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
         name = chance.choice(who)

@@ -36,10 +36,11 @@ from stream_jobs import assembler, gate, scheduler
 from stream_jobs.settings import AssemblerSettings, GateSettings, GroupRule, SchedulerSettings
 from tests.simulation import rollout, scripted
 from tests.simulation.bus import SimBus
-from tests.simulation.faults import AckFault, Blow, Fault, ProcessFault, draw
+from tests.simulation.faults import AckFault, AtRecord, Blow, Fault, ProcessFault, draw
 from tests.simulation.learning import Disk, SimLearner, settings_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.reading import SimConsumers
+from tests.simulation.scenes import Scene, draw_scene
 from tests.simulation.watch import Watch
 from tests.simulation.world import RUN, World
 
@@ -132,17 +133,22 @@ def case_of(seed: int, profile: Profile | None = None) -> Case:
     chance = random.Random(f"case {seed}")
     if profile is None:
         profile = Profile.WHOLE if seed % 16 == 15 else (Profile.TOKENS, Profile.JUDGING)[seed % 2]
+    faults = draw(
+        chance,
+        topics=_RECORDS[profile],
+        processes={name: _BLOWS[name.partition("-")[0]] for name in _ROLES[profile]},
+        until_ms=_UNTIL_MS[profile],
+    )
+    steps = chance.choice((1, 2, 2, 3))
+    scene = Scene()
+    if profile is not Profile.TOKENS:
+        scene = draw_scene(seed, steps=steps, roles=_ROLES[profile])
     return Case(
         seed=seed,
         profile=profile,
-        faults=draw(
-            chance,
-            topics=_RECORDS[profile],
-            processes={name: _BLOWS[name.partition("-")[0]] for name in _ROLES[profile]},
-            until_ms=_UNTIL_MS[profile],
-        ),
+        faults=faults + scene.faults,
         batch=2,
-        steps=chance.choice((1, 2, 2, 3)),
+        steps=max(steps, scene.steps_min),
         every=chance.choice((1, 2)),
         size=chance.choice((1, 2)),
         max_lag=chance.choice((1, 4)),
@@ -154,13 +160,14 @@ def play(case: Case, *, is_told: bool = False) -> Played:
     """Play a case to its end and judge it."""
     chance = random.Random(f"play {case.seed}")
     loop = SimLoop()  # type: ignore[abstract]  # what the roles do not use is left out
-    fates = {(f.topic, f.nth): f.fate for f in case.faults if isinstance(f, AckFault)}
+    fates = {(f.topic, f.kind, f.nth): f.fate for f in case.faults if isinstance(f, AckFault)}
     bus = SimBus(loop, chance, partitions=2, fates=fates)
     world = World(loop, bus, chance, is_told=is_told)
     watch = world.watch = Watch(world, batch=case.batch, eta=ETA)
     rollout.NOW[:] = [world]
     _seed(case, world)
     _start(case, world, watch)
+    bus.landed.append(world.at_records(f for f in case.faults if isinstance(f, AtRecord)))
     for fault in case.faults:
         if isinstance(fault, ProcessFault):
             loop.call_later(fault.at_ms / 1000, world.strike, fault)

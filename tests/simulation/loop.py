@@ -23,7 +23,10 @@ WORK_MAX = 400_000
 class Process:
     """One process start."""
 
-    __slots__ = ("context", "died", "held", "is_alive", "is_deaf", "is_paused", "name", "number")
+    __slots__ = (
+        *("context", "died", "has_read", "held", "is_alive", "is_deaf", "is_paused"),
+        *("name", "number"),
+    )
 
     def __init__(self, name: str, number: int) -> None:
         """A process starts running; `number` counts the starts under its name."""
@@ -33,6 +36,8 @@ class Process:
         self.is_paused = False
         self.is_deaf = False
         """Its reads are cut: it produces, and hears nothing of the log any more."""
+        self.has_read: dict[tuple[str, int], int] = {}
+        """How far it has read: next offset by topic and partition."""
         self.held: list[_Handle] = []
         self.died: list[Callable[[], None]] = []
         """Called when it is killed: what its operating system and its peers notice."""

@@ -54,7 +54,8 @@ class SimProducer:
         if topic is METRICS:
             future.set_result(Acked(where, 0))
             return future
-        fate = bus.fate(topic.name)
+        bus.offered(self._process, topic.name, record)
+        fate = bus.fate(topic.name, record)
         if fate is not None:
             bus.told(f"{self._process.incarnation}: {fate} on {topic.name}/{where}")
         if fate is Ack.REJECTED:
@@ -96,7 +97,11 @@ class SimProducer:
         fate: Ack | None,
     ) -> None:
         self._landings[topic.name, where].pop(0)
-        offset = self._bus.append(topic, record, where)
+        bus = self._bus
+        offset = bus.append(topic, record, where)
+        if fate is Ack.AGAIN:
+            again_s = bus.chance.choice((0.1, 1.0, 3.0, 8.0))
+            bus.loop.call_later(again_s, bus.append, topic, record, where).process = None
         match fate:
             case Ack.UNKNOWN_WRITTEN:
                 self._resolve_later(_UNKNOWN_S, future, Unknown("timed out"))

@@ -81,7 +81,7 @@ class SimReader:
             if not bus.is_calm and chance.random() < _SKIPS:
                 upto = min(upto, at + 1)
             taken += bus.log(*place)[at:upto]
-            self._next[place] = upto
+            self._reads(place, upto)
         return taken
 
     async def ends(
@@ -109,8 +109,14 @@ class SimReader:
             at = self._next[place]
             if at < end:
                 found += self._bus.log(*place)[at:end]
-                self._next[place] = end
+                self._reads(place, end)
         return found
+
+    def _reads(self, place: tuple[str, int], upto: int) -> None:
+        self._next[place] = upto
+        if self._process is not None:
+            read = self._process.has_read
+            read[place] = max(upto, read.get(place, 0))
 
     def _must_hear(self) -> None:
         if self._is_deaf:

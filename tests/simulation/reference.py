@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from google_crc32c import value as crc_of
 
-from schemas.enums import CutReason, EpisodeEventKind, StopCause, TokenKind
+from schemas.enums import CutReason, EpisodeEventKind, LearnerEventKind, StopCause, TokenKind
+from schemas.ids import Version
 from schemas.records.episode_event import EpisodeEvent
+from schemas.records.learner_event import LearnerEvent
 from schemas.records.token_commit import TokenCommit
 
 _SCHEDULERS = (
@@ -126,3 +128,39 @@ def _live(life: Life, event: EpisodeEvent) -> None:
     elif event.kind is EpisodeEventKind.ENDED:
         life.holder = ""
         life.is_ended = event.stop_cause not in _RETRIED
+
+
+class Lineage:
+    """The versions that counting Steps lead to, oldest first, without the starting weights."""
+
+    def __init__(self) -> None:
+        """Nothing is trained."""
+        self.versions: list[Version] = []
+        self._learner = (0, "")
+        self._restored = 0
+
+    def take(self, event: LearnerEvent) -> None:
+        """Take the next record of the learner's log."""
+        who = (event.epoch, str(event.learner_id))
+        if event.kind is LearnerEventKind.EPOCH_STARTED:
+            self._learner = max(self._learner, who, key=lambda one: one[0])
+        elif who != self._learner:
+            return
+        elif event.kind is LearnerEventKind.RESTORED and self._restored != event.epoch:
+            self._restored = event.epoch
+            self._restore(event)
+        elif event.kind is LearnerEventKind.STEP and self._restored == event.epoch:
+            newest = self.versions[-1].number if self.versions else 0
+            if event.number == newest + 1:
+                self.versions.append(Version(event.epoch, event.number))
+
+    def _restore(self, event: LearnerEvent) -> None:
+        parent = event.parent_number
+        known = Version(event.parent_epoch, parent) in self.versions
+        if not known and parent:
+            # Its checkpoint holds steps that did not count before.
+            adopted = {Version(ref.epoch, ref.number) for ref in event.adopted}
+            first = min(one.number for one in adopted - set(self.versions))
+            kept = [one for one in self.versions if one.number < first]
+            self.versions = kept + sorted(adopted - set(kept), key=lambda one: one.number)
+        self.versions = [one for one in self.versions if one.number <= parent]

@@ -110,6 +110,7 @@ async def roll_out(context: Context, world: World) -> None:
     fences = {p: SchedulerFences() for p in starts}
     newest = Version(0, 0)
     running: set[asyncio.Task[None]] = set()
+    attempts: dict[EpisodeId, int] = {}
     while not context.stop.is_set():
         for message in await reader.poll(records_max=100, timeout_s=1.0):
             record = message.record if isinstance(message, Delivered) else None
@@ -121,7 +122,9 @@ async def roll_out(context: Context, world: World) -> None:
                 and record.kind is EpisodeEventKind.LEASED
                 and record.worker_id == context.worker_id
                 and message.offset >= live[message.partition]
+                and record.attempt > attempts.get(record.episode_id, 0)
             ):
+                attempts[record.episode_id] = record.attempt
                 work = asyncio.create_task(_episode(context, world, record, newest))
                 running.add(work)
                 work.add_done_callback(running.discard)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.faults import Ack, AckFault, Blow, ProcessFault
+from tests.simulation.faults import Ack, AckFault, AtRecord, Blow, ProcessFault
 from tests.simulation.history import Profile, case_of, edges, play, shrink, sweep
 from tests.simulation.mutants import MUTANTS, Mutant, find
 
@@ -20,6 +20,7 @@ _SHORT_S = 20.0
 HISTORIES = int(os.environ.get("SLUICE_SIM_HISTORIES", "0"))
 """0: as many as fit into a part of the short run's 30 s. Unit: histories."""
 _QUICK = ("expose before ack", "counters not re-seeded", "sealed before the tokens were read")
+_LEARNING = (Profile.JUDGING, Profile.WHOLE)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,17 @@ def test_a_case_draws_acknowledgements_lost_and_processes_struck() -> None:
     blows = {fault.blow for fault in faults if isinstance(fault, ProcessFault)}
     assert fates == set(Ack)
     assert blows == set(Blow)
+
+
+def test_half_the_seeds_with_a_learner_draw_a_scene_beside_their_single_faults() -> None:
+    scenes = [case_of(seed, profile).faults for seed in range(200) for profile in _LEARNING]
+    moments = [any(isinstance(one, AtRecord) for one in faults) for faults in scenes]
+    assert 0.2 < sum(moments) / len(moments) < 0.5, "some scenes are lost records alone"
+    assert all(
+        not isinstance(one, AtRecord)
+        for seed in range(50)
+        for one in case_of(seed, Profile.TOKENS).faults
+    ), "the rollouts alone have no decisions, steps or versions"
 
 
 def _killable() -> list[Mutant]:

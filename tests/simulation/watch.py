@@ -20,6 +20,7 @@ from schemas.enums import (
     GateOutcome,
     LearnerEventKind,
     Purpose,
+    RefreshEventKind,
     ToolEventKind,
 )
 from schemas.ids import Version
@@ -35,11 +36,12 @@ from schemas.topics import (
     GATED,
     LEARNER_STEPS,
     POLICIES,
+    REFRESHES,
     TOKENS,
     TOOL_EVENTS,
 )
-from tests.simulation.loop import CURRENT
-from tests.simulation.reference import Line, Lives
+from tests.simulation.loop import CURRENT, Process
+from tests.simulation.reference import Line, Lineage, Lives
 from tests.simulation.world import World
 
 
@@ -64,6 +66,7 @@ class Watch:
         self._learner = (0, "")
         self._ordinal_max = 0
         world.bus.landed.append(self.take)
+        world.bus.offered = self.offers
 
     @property
     def open_episodes(self) -> int:
@@ -196,6 +199,24 @@ class Watch:
         """A tool outside is reached: an Intent of this attempt must stand in the log."""
         if key not in self._intents:
             self._world.broken("dirty-write", f"{key} runs (attempt {attempt}) without an Intent")
+
+    def offers(self, process: Process, topic: str, record: Any) -> None:
+        """A process hands a record over; what it may ask for follows from what it has read."""
+        if topic != REFRESHES.name or record.kind is not RefreshEventKind.PREPARE:
+            return
+        lineage, bus = Lineage(), self._world.bus
+        for partition in range(bus.partitions):
+            upto = process.has_read.get((LEARNER_STEPS.name, partition), 0)
+            for message in bus.log(LEARNER_STEPS, partition)[:upto]:
+                assert isinstance(message, Delivered)
+                lineage.take(message.record)
+        version = Version(record.epoch, record.number)
+        if version not in (Version(0, 0), *lineage.versions):
+            self._world.broken(
+                "aborted-read",
+                f"{process.incarnation} asks for version {version}, which no Step that counts "
+                "leads to in the log it has read",
+            )
 
     def loaded(self, version: Version) -> None:
         """An engine holds a version from here on."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import InvariantError, SluiceError
 from schemas.ids import RunId, WorkerId
-from schemas.ports import Context
+from schemas.ports import Context, Delivered, Message
 from schemas.topics import ALL
 from tests.simulation.bus import SimBus, SimClock
 from tests.simulation.codec import SimCodec
-from tests.simulation.faults import Blow, ProcessFault
+from tests.simulation.faults import WRITER, AtRecord, Blow, ProcessFault
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.outside import Outside
 from tests.simulation.producing import SimProducer
@@ -171,6 +172,23 @@ class World:
                 self._expel_later(role, process)
             case _:
                 self._touch(role, process, fault.blow)
+
+    def at_records(self, faults: Iterable[AtRecord]) -> Callable[[Message], None]:
+        """Return what looks at each record that lands and strikes those whose moment it is."""
+        waiting, counts = tuple(faults), Counter[tuple[str, str]]()
+
+        def look(message: Message) -> None:
+            record = message.record if isinstance(message, Delivered) else None
+            kinds = dict.fromkeys(("", str(getattr(record, "kind", ""))))
+            for fault in waiting:
+                is_place = fault.topic == message.topic and fault.kind in kinds
+                if is_place and fault.nth == counts[fault.topic, fault.kind]:
+                    who = record.writer_id if fault.who == WRITER and record else fault.who
+                    blow = ProcessFault(0, who, fault.blow, fault.for_ms)
+                    self.loop.call_later(fault.after_ms / 1000, self.strike, blow).process = None
+            counts.update((message.topic, kind) for kind in kinds)
+
+        return look
 
     def _replace(self, role: Role, process: Process, delay_s: float) -> None:
         role.process = role.task = None

@@ -1,0 +1,117 @@
+"""Faults that belong together: histories that single faults hit too seldom, drawn as a whole.
+
+Half the seeds get one scene beside their single faults. A scene names a moment (a record that
+lands) and what fails around it; which record, who, and for how long is drawn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from schemas.topics import EPISODES, GATE_DECISIONS, GATED, LEARNER_STEPS, POLICIES
+from tests.simulation.faults import WRITER, Ack, AckFault, AtRecord, Blow, Fault
+
+_SHARE = 0.5
+_DOWN_MS = (20, 200, 1_500, 4_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What fails, and what the run must be like for it to matter."""
+
+    faults: tuple[Fault, ...] = ()
+    steps_min: int = 0
+    """Unit: steps."""
+
+
+def draw_scene(seed: int, *, steps: int, roles: Sequence[str]) -> Scene:
+    """Return the scene of a seed, or nothing. Its chance is its own: the single faults of a seed
+    stay what they are.
+    """
+    chance = random.Random(f"scene {seed}")
+    if chance.random() >= _SHARE:
+        return Scene()
+    scenes: list[Callable[[random.Random, int], Scene]] = [
+        late_copies,
+        cut_short_at_the_end,
+    ]
+    if "refresh-0" in roles:
+        scenes = [*scenes, refresh_in_a_rollback, refresh_in_a_rollback]
+    else:
+        scenes.append(leases_again)
+    return chance.choice(scenes)(chance, steps)
+
+
+def late_copies(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
+    """A `gated` record lands when its trajectory was handed over anew, trained, and lies below the
+    committed input offset: its first copy was under way for long, or its gate stood still between
+    the decision and it.
+    """
+    nth = chance.choice((0, 0, 1, 1, 2, 3))
+    faults: list[Fault] = [
+        AckFault(GATED.name, nth, Ack.UNKNOWN_LATE),
+        AckFault(GATED.name, nth + 1, chance.choice((Ack.UNKNOWN_LATE, Ack.UNKNOWN_LOST))),
+    ]
+    if chance.random() < 0.5:
+        for_ms = chance.choice((800, 1_500, 3_000, 6_000, 7_500))
+        stands = AtRecord(GATE_DECISIONS.name, chance.choice((0, 1)), WRITER, Blow.ZOMBIE, for_ms)
+        faults = [stands, *faults[chance.choice((0, 1, 2)) :]]
+    if chance.random() < 0.3:
+        faults.append(_down("checkpointed", 0, "learner-0", chance, LEARNER_STEPS.name))
+    # The run must go on while a copy is under way, so that it could be trained.
+    return Scene(tuple(faults), steps_min=6)
+
+
+def leases_again(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
+    """Leases are in the log twice, and their first environment dies meanwhile."""
+    nth = chance.randrange(4)
+    again: list[Fault] = [
+        AckFault(EPISODES.name, nth + k, Ack.AGAIN, "leased") for k in range(chance.choice((1, 3)))
+    ]
+    return Scene((*again, _down("leased", nth, "environment-0", chance, EPISODES.name)))
+
+
+def cut_short_at_the_end(chance: random.Random, steps: int) -> Scene:
+    """Of the last groups one member's Issued is lost, or their scheduler dies while it writes
+    them.
+    """
+    if chance.random() < 0.6:
+        last = 2 * (steps + 2) - chance.choice((1, 1, 2, 3))
+        fate = chance.choice((Ack.UNKNOWN_LOST, Ack.UNKNOWN_LOST, Ack.UNKNOWN_LATE))
+        return Scene((AckFault(EPISODES.name, last, fate, "issued"),))
+    dies = _down(
+        "step", steps - 1, chance.choice(("scheduler-0", "scheduler-1")), chance, LEARNER_STEPS.name
+    )
+    return Scene((dies,))
+
+
+def refresh_in_a_rollback(chance: random.Random, steps: int) -> Scene:
+    """The learner dies between the publication of a version and its checkpoint, and again once it
+    has restored an older one; the coordinator or a worker comes back in between.
+    """
+    nth = chance.randrange(steps)
+    faults: list[Fault] = [
+        _down("", nth, "learner-0", chance, POLICIES.name),
+        AtRecord(
+            LEARNER_STEPS.name,
+            chance.choice((1, 1, 2)),
+            "learner-0",
+            chance.choice((Blow.KILL, Blow.PAUSE)),
+            chance.choice((1_500, 4_000, 9_000)),
+            "restored",
+        ),
+    ]
+    if chance.random() < 0.7:
+        faults.append(_down("", nth, "refresh-0", chance, POLICIES.name))
+    if chance.random() < 0.7:
+        worker = chance.choice(("inference-0", "inference-1"))
+        faults.append(_down("restored", 1, worker, chance, LEARNER_STEPS.name))
+    return Scene(tuple(faults))
+
+
+def _down(kind: str, nth: int, who: str, chance: random.Random, topic: str) -> AtRecord:
+    """A process is killed soon after a record landed."""
+    after_ms = chance.choice((0, 0, 10, 60, 200))
+    return AtRecord(topic, nth, who, Blow.KILL, chance.choice(_DOWN_MS), kind, after_ms)
