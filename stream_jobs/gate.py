@@ -163,7 +163,7 @@ class Gate:
             self._take(await self._log.read_past(beside))
         else:
             self._take(await self._log.poll(records_max=_BESIDE_MAX, timeout_s=0.0))
-        await self._drop_strangers()
+        await self._place_strangers()
         for partition, arrived in arrivals:
             if arrived is not None and partition in self.partitions:
                 self.partitions[partition].take_trajectory(arrived)
@@ -190,7 +190,7 @@ class Gate:
         for topic in (GATE_DECISIONS, EPISODES):
             self._take(await self._log.read_past({topic: assigned.partitions}))
         for partition in assigned.partitions:
-            self.partitions[partition].forget_strangers()
+            self.partitions[partition].place_strangers()
 
     def _give_up(self, revoked: Revoked) -> None:
         for partition in revoked.partitions:
@@ -240,12 +240,12 @@ class Gate:
                 case _:
                     pass
 
-    async def _drop_strangers(self) -> None:
+    async def _place_strangers(self) -> None:
         strange = [p for p, owned in self.partitions.items() if owned.has_strangers]
         if strange:
             self._take(await self._log.read_past({EPISODES: strange}))
             for partition in strange:
-                self.partitions[partition].forget_strangers()
+                self.partitions[partition].place_strangers()
 
     def _writer(self) -> Writer:
         context = self._context

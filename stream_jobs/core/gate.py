@@ -5,7 +5,8 @@ Invariants. The first decision of a group in the log is the decision, whoever wr
 follows decisions that were read, never decisions that were made. A Trajectory whose group is not
 open is superseded. The input offset is the lowest trajectory not finished: undecided, or admitted
 with a `gated` record that is not acknowledged. Floors agree with one another, so that a restart
-finds each open group's Issued and each such group's decision.
+finds each open group's first Issued, and the decision of each group of which it finds any Issued: a
+member that was issued anew, because its first Issued was lost, stands far above its siblings.
 
 The caller gives episodes and decisions up to ends that it sampled after a trajectory arrived, and
 only then the trajectory.
@@ -69,6 +70,8 @@ class OpenGroup:
     issued_offset: int
     fence: tuple[int, WorkerId]
     """The SchedulerFence that was current at its first Issued."""
+    last_issued_offset: int = -1
+    """Offset of the last Issued of its members that was read. Unit: records."""
     lives: dict[EpisodeId, EpisodeLife] = field(default_factory=dict)
     firsts: dict[EpisodeId, Arrived] = field(default_factory=dict)
     abandoned: set[EpisodeId] = field(default_factory=set)
@@ -110,6 +113,7 @@ class GatePartition:
         self._decisions = Decisions()
         self._groups: dict[GroupId, OpenGroup] = {}
         self._finished: dict[GroupId, tuple[int, int]] = {}
+        """Its last Issued and its decision, until no Issued of it is at or above the floor."""
         self._strangers: dict[GroupId, Decided] = {}
         self._unfinished: set[int] = set()
         self._owed: dict[int, Owed] = {}
@@ -121,7 +125,7 @@ class GatePartition:
 
     @property
     def has_strangers(self) -> bool:
-        """Whether decisions on groups that are not open were read."""
+        """Whether decisions were read that wait for more of `episodes`; see `place_strangers`."""
         return bool(self._strangers)
 
     def take_episode(self, offset: int, timestamp_ms: int, event: EpisodeEvent) -> None:
@@ -131,9 +135,10 @@ class GatePartition:
             return
         if event.kind in (EpisodeEventKind.SCHEDULER_FENCE, EpisodeEventKind.PROGRESS):
             return
-        group = self._groups.get(event.group_id)
-        if event.kind is EpisodeEventKind.ISSUED and group is None:
-            group = self._open(offset, event)
+        if event.kind is EpisodeEventKind.ISSUED:
+            group = self._issue(offset, event)
+        else:
+            group = self._groups.get(event.group_id)
         if group is None:
             return
         life = group.lives.setdefault(event.episode_id, EpisodeLife())
@@ -151,19 +156,25 @@ class GatePartition:
             return
         decided = Decided(offset=offset, decision=decision)
         group = self._groups.get(decision.group_id)
-        if group is None:
-            self._strangers[decision.group_id] = decided
-        else:
+        if group is not None and group.is_complete:
             self._attach(group, decided)
+        else:
+            # Its writer had read more of `episodes`: some Issued of the group may be yet to come.
+            self._strangers[decision.group_id] = decided
 
-    def forget_strangers(self) -> None:
-        """Drop decisions on groups that are not open, once episodes were read past ends sampled
-        after the decisions.
+    def place_strangers(self) -> None:
+        """Follow the decisions on groups that are open and drop the others, once episodes were read
+        past ends sampled after the decisions.
 
-        Their Issued lies below the floor: they were finished before this gate owned the partition.
+        The Issued of the others lie below the floor: they were finished before this gate owned the
+        partition.
         """
-        for group in self._strangers:
-            self._decisions.forget(group)
+        for group_id, decided in self._strangers.items():
+            group = self._groups.get(group_id)
+            if group is None:
+                self._decisions.forget(group_id)
+            else:
+                self._attach(group, decided)
         self._strangers.clear()
 
     def take_trajectory(self, arrived: Arrived) -> None:
@@ -217,6 +228,7 @@ class GatePartition:
         }
         decided = [offset for _, offset in self._finished.values()]
         decided += [g.decided.offset for g in self._groups.values() if g.decided is not None]
+        decided += [stranger.offset for stranger in self._strangers.values()]
         return Floors(
             offset=self.input_offset,
             others={
@@ -226,10 +238,19 @@ class GatePartition:
             fence=oldest.fence if oldest else self._fences.current,
         )
 
-    def _open(self, offset: int, event: EpisodeEvent) -> OpenGroup | None:
-        if event.group_id in self._finished:
+    def _issue(self, offset: int, event: EpisodeEvent) -> OpenGroup | None:
+        finished = self._finished.get(event.group_id)
+        if finished is not None:
+            self._finished[event.group_id] = (offset, finished[1])
             return None
-        group = OpenGroup(
+        group = self._groups.get(event.group_id)
+        if group is None:
+            group = self._groups[event.group_id] = self._opened(offset, event)
+        group.last_issued_offset = offset
+        return group
+
+    def _opened(self, offset: int, event: EpisodeEvent) -> OpenGroup:
+        return OpenGroup(
             group_id=event.group_id,
             task_id=event.task_id,
             ordinal=event.ordinal,
@@ -237,11 +258,6 @@ class GatePartition:
             issued_offset=offset,
             fence=self._fences.current,
         )
-        self._groups[event.group_id] = group
-        decided = self._strangers.pop(event.group_id, None)
-        if decided is not None:
-            self._attach(group, decided)
-        return group
 
     def _attach(self, group: OpenGroup, decided: Decided) -> None:
         group.decided = decided
@@ -271,7 +287,7 @@ class GatePartition:
     def _finish_if_done(self, group: OpenGroup) -> None:
         if group.decided is None or group.unsent:
             return
-        self._finished[group.group_id] = (group.issued_offset, group.decided.offset)
+        self._finished[group.group_id] = (group.last_issued_offset, group.decided.offset)
         self._decisions.forget(group.group_id)
         del self._groups[group.group_id]
 

@@ -177,7 +177,7 @@ def test_a_decision_is_followed_also_when_its_trajectories_come_later() -> None:
     second = Logs()
     second.decided(decision)
     second.issue(0)
-    second.gate.forget_strangers()
+    second.gate.place_strangers()
     second.gate.take_trajectory(arrived(trajectory(0, 0), 0))
     assert second.send() == [0]
     assert second.gate.open_groups == 1
@@ -267,13 +267,87 @@ def test_floors_agree_so_that_a_restart_repeats_gated_records_and_decides_nothin
     restarted = Logs(Floors.read(floors.to_floor(), starts={EPISODES.name: 0, GATE_DECISIONS.name: 0, "trajectories.v1": 0}, joined="trajectories.v1"))  # fmt: skip  # noqa: E501  one call
     restarted.decided(decision)
     restarted.episode(*events[1:])
-    restarted.gate.forget_strangers()
+    restarted.gate.place_strangers()
     for one in arrivals:
         restarted.gate.take_trajectory(one)
     assert list(restarted.gate.complete()) == []
     assert restarted.send() == [1, 2]
     restarted.gate.take_trajectory(arrived(trajectory(0, 1), 3))
     assert len(restarted.decide()) == 1
+
+
+def _split_group() -> tuple[Logs, list[object], list[Arrived]]:
+    """A group whose second member was issued anew behind a group that stays open."""
+    logs = Logs()
+    places = [(0, 0), (1, 0), (1, 1), (0, 1)]
+    events: list[object] = [author(1).fence(at_us=1)]
+    events += [issued(ordinal, member) for ordinal, member in places]
+    logs.episode(*events)
+    arrivals = [
+        arrived(trajectory(ordinal, member), offset)
+        for offset, (ordinal, member) in enumerate([(1, 0), (0, 0), (0, 1)])
+    ]
+    for one in arrivals:
+        logs.gate.take_trajectory(one)
+    return logs, events, arrivals
+
+
+def test_a_restart_finds_the_decision_of_a_group_while_any_issued_of_it_is_above_the_floor() -> (
+    None
+):
+    logs, events, arrivals = _split_group()
+    decisions = logs.decide()
+    assert logs.send() == [1, 2]
+
+    for _ in range(2):
+        floors = logs.gate.floors()
+        assert floors.others == {EPISODES.name: 2, GATE_DECISIONS.name: 0}
+        logs = Logs(floors)
+        for decision in decisions[logs.decisions :]:
+            logs.decided(decision)
+        logs.episode(*events[logs.episodes :])
+        logs.gate.place_strangers()
+        for one in arrivals[floors.offset :]:
+            logs.gate.take_trajectory(one)
+        assert list(logs.gate.complete()) == []
+        assert {one.decided.offset for one in logs.gate.owed()} == {0}
+        assert logs.send() == [1, 2]
+
+
+def test_floors_pass_a_group_in_pieces_once_its_last_issued_is_below_them() -> None:
+    logs, _, _ = _split_group()
+    logs.decide()
+    logs.send()
+    logs.gate.take_trajectory(arrived(trajectory(1, 1), 3))
+    logs.decide()
+    logs.send()
+    floors = logs.gate.floors()
+    assert (floors.offset, floors.others) == (4, {EPISODES.name: 5, GATE_DECISIONS.name: 2})
+
+
+def test_a_decision_that_is_ahead_of_the_issued_waits_for_it_and_holds_the_floors() -> None:
+    ahead, events, _ = _split_group()
+    (decision,) = ahead.decide()
+    dropped = tuple(replace(one, outcome=GateOutcome.DROP) for one in decision.members)
+    behind = Logs()
+    behind.episode(*events[:4])
+    behind.decided(replace(decision, members=dropped))
+    assert behind.gate.has_strangers
+    assert behind.gate.floors().others == {EPISODES.name: 1, GATE_DECISIONS.name: 0}
+    behind.episode(*events[4:])
+    behind.gate.place_strangers()
+    assert behind.gate.open_groups == 1
+    assert behind.gate.floors().others == {EPISODES.name: 2, GATE_DECISIONS.name: 0}
+
+
+def test_a_decision_on_a_group_that_is_not_issued_yet_holds_the_floor_of_decisions() -> None:
+    ahead = Logs()
+    ahead.issue(0, size=1)
+    ahead.gate.take_trajectory(arrived(trajectory(0, 0), 0))
+    (decision,) = ahead.decide()
+    behind = Logs()
+    behind.decided(decision)
+    assert behind.gate.floors().others == {EPISODES.name: 0, GATE_DECISIONS.name: 0}
 
 
 def test_a_decision_on_a_group_below_the_floor_is_forgotten() -> None:
@@ -284,7 +358,7 @@ def test_a_decision_on_a_group_below_the_floor_is_forgotten() -> None:
     fresh = Logs(Floors(offset=1, others={EPISODES.name: 2, GATE_DECISIONS.name: 0}))
     fresh.decided(decision)
     assert fresh.gate.has_strangers
-    fresh.gate.forget_strangers()
+    fresh.gate.place_strangers()
     assert not fresh.gate.has_strangers
 
 
