@@ -36,8 +36,10 @@ async def a_bus(tasks: int = 20) -> tuple[MemoryBus, Presence]:
     return bus, environment
 
 
-def scheduler(bus: MemoryBus, context: Context) -> RolloutScheduler:
-    return RolloutScheduler(context, SETTINGS, bus.codec)
+def scheduler(
+    bus: MemoryBus, context: Context, settings: SchedulerSettings = SETTINGS
+) -> RolloutScheduler:
+    return RolloutScheduler(context, settings, bus.codec)
 
 
 def counting(bus: MemoryBus) -> list[EpisodeEvent]:
@@ -60,7 +62,12 @@ def leased(bus: MemoryBus) -> Counter[tuple[str, int]]:
 
 async def test_of_two_that_start_together_one_leads_and_the_bound_holds() -> None:
     bus, environment = await a_bus()
-    both = [scheduler(bus, context_on(bus, f"scheduler-{i}", incarnation=f"{i}")) for i in (0, 1)]
+    # Nobody falls silent here, so a test process that the machine holds up must not count as silent.
+    patient = SETTINGS.model_copy(update={"worker_gone_s": 20.0})
+    both = [
+        scheduler(bus, context_on(bus, f"scheduler-{i}", incarnation=f"{i}"), patient)
+        for i in (0, 1)
+    ]
     await until(lambda: len(leased(bus)) == 16, *(one.run() for one in both))
     await environment.announce(WorkerStatus.STOPPED)
     assert len(issued(bus)) == 16
