@@ -62,7 +62,7 @@ def leased(bus: MemoryBus) -> Counter[tuple[str, int]]:
 
 async def test_of_two_that_start_together_one_leads_and_the_bound_holds() -> None:
     bus, environment = await a_bus()
-    # Nobody falls silent here, so a test process that the machine holds up must not count as silent.
+    # Nobody falls silent here: a process that the machine holds up must not be taken for silent.
     patient = SETTINGS.model_copy(update={"worker_gone_s": 20.0})
     both = [
         scheduler(bus, context_on(bus, f"scheduler-{i}", incarnation=f"{i}"), patient)
