@@ -81,7 +81,10 @@ async def _serve(folder: RunFolder, port: int) -> None:
         story = None
     limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
     store = await Store.open(lambda: EmbeddedEngine(folder.tables, limits))
-    listening = settings.sink.model_copy(update={"listen_port": port, "address_file": ""})
+    # The engine opens a folder once: `sluice sql` and `top` find the page's server by this file.
+    listening = settings.sink.model_copy(
+        update={"listen_port": port, "address_file": str(folder.sink_address)}
+    )
     endpoint = Endpoint(store, listening, Pages(files=page_files(), story=story))
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

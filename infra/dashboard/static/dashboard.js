@@ -207,9 +207,13 @@ async function episodes(asked) {
 function spans(told) {
   const versions = [];
   const box = element("div", { className: "tokens" });
+  let before = "";
   for (const commit of told.commits) {
     if (!commit.token_ids.length) continue;
-    box.append(element("div", { className: "hint", textContent: `${commit.kind}, turn ${commit.turn}, attempt ${commit.attempt}, offset ${commit.offset}, ${new Date(commit.timestamp_ms).toISOString().slice(11, 23)}` }));
+    // One heading for all commits of a turn.
+    const turn = [commit.kind, commit.turn, commit.attempt, commit.branch].join();
+    if (turn !== before) box.append(element("div", { className: "hint", textContent: `${commit.kind}, turn ${commit.turn}, attempt ${commit.attempt}, offset ${commit.offset}, ${new Date(commit.timestamp_ms).toISOString().slice(11, 23)}` }));
+    before = turn;
     commit.token_ids.forEach((token, at) => {
       const index = commit.start + at;
       const version = commit.versions.find((one) => one.start <= index && index < one.end)?.version;
