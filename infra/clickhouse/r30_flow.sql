@@ -65,10 +65,12 @@ SELECT
     s.n > 0 OR d.n > 0, 'dropped',
     a.n > 0, 'abandoned',
     i.purpose != 'train' AND j.n > 0, 'evaluated',
+    -- What was admitted and not trained when the learner closed the run is dropped by its end.
+    z.n > 0 AND d.decided > 0, 'dropped',
     'pending'
   ) AS outcome,
   multiIf(
-    outcome = 'dropped', if(s.n > 0, s.reason, d.reason),
+    outcome = 'dropped', multiIf(s.n > 0, s.reason, d.n > 0, d.reason, 'run_ended'),
     outcome = 'abandoned', a.reason,
     ''
   ) AS reason,
@@ -89,7 +91,8 @@ LEFT JOIN (
   FROM skipped_members AS skipped GROUP BY run_id, episode_id
 ) AS s ON i.run_id = s.run_id AND i.episode_id = s.episode_id
 LEFT JOIN (
-  SELECT run_id, episode_id, countIf(outcome = 'drop') AS n, argMin(g.reason, src_offset) AS reason
+  SELECT run_id, episode_id, countIf(outcome = 'drop') AS n, count() AS decided,
+    argMin(g.reason, src_offset) AS reason
   FROM gate_members AS g GROUP BY run_id, episode_id
 ) AS d ON i.run_id = d.run_id AND i.episode_id = d.episode_id
 LEFT JOIN (
@@ -99,7 +102,10 @@ LEFT JOIN (
 LEFT JOIN (
   SELECT run_id, episode_id, count() AS n, argMin(action_tokens, src_offset) AS tokens
   FROM trajectories GROUP BY run_id, episode_id
-) AS j ON i.run_id = j.run_id AND i.episode_id = j.episode_id;
+) AS j ON i.run_id = j.run_id AND i.episode_id = j.episode_id
+LEFT JOIN (
+  SELECT run_id, count() AS n FROM learner_events WHERE kind = 'closed' GROUP BY run_id
+) AS z ON i.run_id = z.run_id;
 
 CREATE OR REPLACE VIEW trajectory_accounts AS
 SELECT run_id, outcome, reason, count() AS n

@@ -32,6 +32,14 @@ BASE = {"p50", "p95", "p99", "max", "mean", "n", "bad", "run_id"}
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     """Tables that hold the small run, and are only read."""
     tables = Tables(tmp_path_factory.mktemp("small"))
+    fill(tables)
+    tables.roll()
+    yield tables
+    tables.close()
+
+
+def fill(tables: Tables) -> None:
+    """Put the small run into tables."""
     batches: dict[str, tuple[list[object], list[int]]] = {}
     for topic, at_s, record in small_run.rows():
         records, times = batches.setdefault(topic.name, ([], []))
@@ -39,9 +47,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
         times.append(round((small_run.T0 + at_s) * 1000))
     for name, (records, times) in batches.items():
         tables.add(topics.BY_NAME[name], records, at_ms=times)
-    tables.roll()
-    yield tables
-    tables.close()
 
 
 @pytest.fixture(scope="module")
@@ -368,3 +373,27 @@ def test_a_label_with_ever_new_values_costs_its_rows_and_no_more(tables: Tables)
         {"environment": "", "n": 100},
         {"environment": "counter", "n": 100},
     ]
+
+
+def test_what_was_admitted_and_not_trained_is_dropped_once_the_run_is_closed(
+    tmp_path: Path,
+) -> None:
+    tables = Tables(tmp_path)
+    fill(tables)
+    asked = "SELECT outcome, reason, n FROM trajectory_accounts WHERE outcome != 'trained'"
+    before = {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)}
+    assert before["pending", ""] == 1
+    admitted = {
+        "episode_id": small_run.episode(3), "trajectory_offset": 0, "outcome": "admit",
+        "reason": "none", "weight": 1.0, "repeat": 1, "lag_steps": 0, "age_ms": 900,
+    }  # fmt: skip
+    decision = made(topics.GATE_DECISIONS, group_id="run-1.1.h", members=[admitted])
+    tables.add(topics.GATE_DECISIONS, [decision], at_ms=[(small_run.T0 + 50) * 1000])
+    assert {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)} == before
+    closed = made(topics.LEARNER_STEPS, kind="closed", epoch=1)
+    tables.add(topics.LEARNER_STEPS, [closed], at_ms=[(small_run.T0 + 60) * 1000])
+    after = {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)}
+    assert after == {key: n for key, n in before.items() if key[0] != "pending"} | {
+        ("dropped", "run_ended"): 1
+    }
+    tables.close()
