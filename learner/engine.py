@@ -147,10 +147,10 @@ class Engine:
         self.settings, self.loss, self.rank = settings, loss, rank
         self.precision = resolve_precision(settings)
         self.device = f"cuda:{rank}" if settings.device is Device.CUDA else "cpu"
-        _set_process(settings, rank=rank, port=port)
-        # DeepSpeed reads its accelerator from the environment when it is imported.
+        import_libraries(settings)
         import deepspeed
 
+        _set_process(settings, rank=rank, port=port)
         model = load_model(model_path or Path(settings.model_path))
         model.train()
         backend = "nccl" if settings.device is Device.CUDA else "gloo"
@@ -347,8 +347,20 @@ def _nothing() -> list[Member]:
     ]
 
 
-def _set_process(settings: LearnerSettings, *, rank: int, port: int) -> None:
+def import_libraries(settings: LearnerSettings) -> None:
+    """Import what an engine needs; some seconds the first time.
+
+    Nothing else may import transformers meanwhile: it puts another module in its own place at the
+    end of its import, so a second thread that waits for that import is handed the unfinished one,
+    which lacks its names.
+    """
+    # DeepSpeed reads its accelerator from the environment when it is imported.
     os.environ["DS_ACCELERATOR"] = settings.device.value
+    import deepspeed  # noqa: F401
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+
+
+def _set_process(settings: LearnerSettings, *, rank: int, port: int) -> None:
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(port)
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)

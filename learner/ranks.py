@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from learner.core.loss_registry import BoundLoss
-from learner.engine import Engine, RankResult
+from learner.engine import Engine, RankResult, import_libraries
 from learner.rank import execute, start_line
 from learner.settings import LearnerSettings
 from learner.work import EndWork, Work
@@ -51,6 +51,10 @@ class Ranks:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._children: list[subprocess.Popen[str]] = []
         self._engine: Engine | None = None
+
+    async def load(self) -> None:
+        """Import the engine's libraries in its thread; no other thread may import them yet."""
+        await self._call(lambda: import_libraries(self._settings))
 
     async def start(self) -> None:
         """Start the children and build the engine; returns when all ranks have met."""

@@ -69,6 +69,8 @@ class Starting:
 
     async def start(self) -> Begun | None:
         """Fence, restore and publish what is missing; return None when the run is closed."""
+        # Before the canary's thread, which opens a tokenizer of the same library.
+        await self._ranks.load()
         building = asyncio.create_task(self._ranks.start(), name="engine")
         self._canary.begin()
         try:

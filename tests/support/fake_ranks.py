@@ -107,6 +107,9 @@ class FakeRanks:
         self._after_load = after_load
         self._engine: FakeEngine | None = None
 
+    async def load(self) -> None:
+        """Import nothing."""
+
     async def start(self) -> None:
         """Build the engine."""
         self._engine = FakeEngine(self._after_load)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from learner.core.canary import Card, Surroundings, Trial, differences
 from schemas.errors import SettingsError
+from tests.support.fake_ranks import FakeRanks
 from tests.support.learner_runs import LearnerWorld
 
 TRIALS = tuple(
@@ -53,6 +55,29 @@ async def checkpointed(root: Path) -> LearnerWorld:
     world.admit(8)
     await world.learn(lambda: len(world.events("checkpointed")) >= 1)
     return world
+
+
+async def test_nothing_runs_beside_the_import_of_the_engines_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two threads in one import of transformers: one of them got the unfinished module.
+    loaded: list[bool] = []
+
+    async def load(_ranks: FakeRanks) -> None:
+        await asyncio.sleep(0.1)
+        loaded.append(True)
+
+    def observe() -> Surroundings:
+        assert loaded, "the canary's thread opens a tokenizer"
+        return TOLD
+
+    monkeypatch.setattr(FakeRanks, "load", load)
+    world = LearnerWorld(tmp_path, steps=0)
+    world.observe = observe
+    world.admit(8)
+    await world.learn(lambda: len(world.events("checkpointed")) >= 1)
+    await world.learn(lambda: len(world.events("restored")) >= 2)
+    assert len(loaded) == 2
 
 
 async def test_an_unchanged_learner_passes_and_the_record_says_so(tmp_path: Path) -> None:
