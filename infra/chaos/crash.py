@@ -75,15 +75,25 @@ def withdraw_order(folder: Path, worker: str) -> None:
     (folder / worker).unlink(missing_ok=True)
 
 
-def fired(folder: Path, worker: str) -> CrashOrder | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """An order that was carried out."""
+
+    order: CrashOrder
+    at_ms: int
+    """Wall clock just before the process went: the renaming of its file. Unit: ms."""
+
+
+def fired(folder: Path, worker: str) -> Fired | None:
     """Return the order that a worker has carried out since the last look, and forget it."""
     path = folder / (worker + _FIRED)
     try:
         order = CrashOrder.of(path.read_text())
     except FileNotFoundError:
         return None
+    at_ms = path.stat().st_ctime_ns // 1_000_000
     path.unlink()
-    return order
+    return Fired(order=order, at_ms=at_ms)
 
 
 class Watch:

@@ -4,6 +4,10 @@ Waits for: the pause before each deed, an ordered edge to be reached, a stop to 
 a bound. Unblocked by: the clock, or the end of the run, at which stopped processes are continued
 and orders are withdrawn. Only processes that the run has started, and the local broker, are ever
 signalled.
+
+Nothing is hit before the first step, nothing while the run stands still after a hit for up to
+`_MOVES_WAIT_S`, and the learner only after a checkpoint of its present epoch: a slow machine is to
+be disturbed and not kept from starting, and a learner that is killed again and again still gets on.
 """
 
 from __future__ import annotations
@@ -29,13 +33,16 @@ from infra.chaos.crash import (
     withdraw_order,
 )
 from infra.chaos.family import engine_processes
-from infra.chaos.plan import Act, Deed
+from infra.chaos.plan import Act, Deed, Tally, role_of
 from infra.run.history import History
 from infra.run.processes import Processes
 
 _LOG = logging.getLogger("sluice.chaos")
 _LOOK_S = 0.1
 _EDGE_WAIT_S = 45.0
+_LEARNER = "learner"
+_LEARNER_WAIT_S = 240.0
+"""Its edges come once an update, or once a checkpoint."""
 _ALIVE_WAIT_S = 30.0
 _MOVES_WAIT_S = 20.0
 _WORKS_WAIT_S = 600.0
@@ -63,6 +70,8 @@ class Driver:
     """Does deeds until `wanted` have hit, or the run is over."""
 
     plan: Iterator[Deed]
+    tally: Tally
+    """What the plan goes by; it must be the plan's own."""
     wanted: int
     orders: Path
     broker: Broker | None
@@ -80,24 +89,29 @@ class Driver:
         return {VARIABLE: str(self.orders)}
 
     async def run(self, processes: Processes, history: History) -> None:
-        """Do deeds; return when enough have hit.
-
-        Nothing is hit before the first step, nothing while the run stands still after a hit for up
-        to `_MOVES_WAIT_S`, and the learner, which starts slowly, only after a step of its present
-        epoch: a slow machine is to be disturbed and not kept from starting.
-        """
+        """Do deeds; return when enough have hit."""
         try:
             while len(self.done) < self.wanted:
+                self.tally.busy = self._busy(processes, history)
                 deed = next(self.plan)
                 await self._pause(deed.after_s, processes)
                 await self._until_it_moves(processes, history)
-                if not deed.target.startswith("learner") or _has_stepped(history):
-                    await self._do(deed, processes)
+                if not await self._do(deed, processes, history):
+                    self._miss(deed)
                 self._collect(processes)
             while self._later:
                 await asyncio.wait(self._later)
         finally:
             self._let_go(processes)
+
+    def _busy(self, processes: Processes, history: History) -> frozenset[str]:
+        """Return the parts that the next deed must not be for."""
+        first = {
+            name
+            for name in processes.names()
+            if role_of(name) == _LEARNER and not _has_progress(history)
+        }
+        return frozenset(first | self._ordered.keys() | self._stopped.keys())
 
     async def _pause(self, seconds: float, processes: Processes) -> None:
         ends_s = time.monotonic() + seconds
@@ -113,26 +127,29 @@ class Driver:
             self._collect(processes)
         self._seen_tokens = history.action_tokens
 
-    async def _do(self, deed: Deed, processes: Processes) -> None:
+    async def _do(self, deed: Deed, processes: Processes, history: History) -> bool:
+        """Do a deed, or order it; return whether its target could be hit."""
         if deed.act in (Act.BROKER_KILL, Act.BROKER_STOP):
             await self._at_broker(deed)
-            return
-        if deed.target in self._ordered or deed.target in self._stopped:
-            self.missed += 1
-            return
+            return True
+        if deed.target in self._busy(processes, history):
+            return False
         pid = await self._alive(deed.target, processes)
         if pid is None:
-            self.missed += 1
-            return
-        if deed.point is not None:
-            act = CrashAct.STOP if deed.act is Act.STOP else CrashAct.KILL
-            order = CrashOrder(point=deed.point, nth=deed.nth, act=act)
-            give_order(self.orders, deed.target, order)
-            until_s = time.monotonic() + _EDGE_WAIT_S
-            self._ordered[deed.target] = _Ordered(deed=deed, pid=pid, until_s=until_s)
-            return
-        if not await self._hit(deed, pid, processes):
-            self.missed += 1
+            return False
+        if deed.point is None:
+            return await self._hit(deed, pid, processes)
+        act = CrashAct.STOP if deed.act is Act.STOP else CrashAct.KILL
+        order = CrashOrder(point=deed.point, nth=deed.nth, act=act)
+        give_order(self.orders, deed.target, order)
+        wait_s = _LEARNER_WAIT_S if role_of(deed.target) == _LEARNER else _EDGE_WAIT_S
+        until_s = time.monotonic() + wait_s
+        self._ordered[deed.target] = _Ordered(deed=deed, pid=pid, until_s=until_s)
+        return True
+
+    def _miss(self, deed: Deed) -> None:
+        self.missed += 1
+        self.tally.give_back(deed)
 
     async def _hit(self, deed: Deed, pid: int, processes: Processes) -> bool:
         """Do what a deed says to a living process; return whether it could be done."""
@@ -195,20 +212,22 @@ class Driver:
     def _collect(self, processes: Processes) -> None:
         """Note the orders that were carried out; withdraw those whose edge did not come."""
         for name, ordered in tuple(self._ordered.items()):
-            if fired(self.orders, name) is not None:
+            carried_out = fired(self.orders, name)
+            if carried_out is not None:
                 if ordered.deed.act is Act.STOP:
                     self._stands_still(ordered.deed, ordered.pid, processes)
                 else:
-                    self._note(ordered.deed, ordered.pid)
+                    self._note(ordered.deed, ordered.pid, at_ms=carried_out.at_ms)
             elif time.monotonic() > ordered.until_s or processes.pid(name) != ordered.pid:
                 withdraw_order(self.orders, name)
-                self.missed += 1
+                self._miss(ordered.deed)
             else:
                 continue
             del self._ordered[name]
 
-    def _note(self, deed: Deed, pid: int) -> None:
-        self.done.append(Done(deed=deed, at_ms=time.time_ns() // 1_000_000, pid=pid))
+    def _note(self, deed: Deed, pid: int, *, at_ms: int | None = None) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self.done.append(Done(deed=deed, at_ms=now_ms if at_ms is None else at_ms, pid=pid))
         at = f" at {deed.point} #{deed.nth}" if deed.point else ""
         lasts = f" for {deed.lasts_s:.1f} s" if deed.lasts_s else ""
         _LOG.info("%d: %s %s%s%s", len(self.done), deed.act, deed.target, at, lasts)
@@ -231,5 +250,6 @@ class Driver:
             self.broker.go_on()
 
 
-def _has_stepped(history: History) -> bool:
-    return any(row.epoch == history.epoch for row in history.steps.values())
+def _has_progress(history: History) -> bool:
+    """Whether the learner's present epoch has kept something that its next one starts from."""
+    return history.checkpointed_epoch == history.epoch

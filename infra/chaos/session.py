@@ -17,7 +17,7 @@ from inference.settings import EngineKind
 from infra.chaos.broker import Broker
 from infra.chaos.driver import Done, Driver
 from infra.chaos.findings import Findings, Hit
-from infra.chaos.plan import Act, Scope, deeds
+from infra.chaos.plan import Act, Scope, Tally, deeds
 from infra.platform.settings import platform_settings
 from infra.run import session
 from infra.run.bus import BusAddress, Doors
@@ -64,8 +64,10 @@ class _Made:
             has_engine=settings.inference.engine is EngineKind.VLLM,
             acts=campaign.acts,
         )
+        tally = Tally()
         self.driver = Driver(
-            plan=deeds(campaign.seed, scope),
+            plan=deeds(campaign.seed, scope, tally),
+            tally=tally,
             wanted=campaign.kills,
             orders=orders.absolute(),
             broker=broker,

@@ -106,6 +106,8 @@ class History:
     first_ms: int | None = None
     last_ms: int = 0
     epoch: int = 0
+    checkpointed_epoch: int = -1
+    """Epoch of the newest checkpoint; -1 before the first."""
     steps: dict[int, StepRow] = field(default_factory=dict)
     """By ordinal; a restored learner's steps replace the lost ones."""
     issued: set[str] = field(default_factory=set)
@@ -220,6 +222,8 @@ class History:
                 self.steps[record.ordinal] = row
                 for name, us in record.phases_us.items():
                     self.phases_ms[name].append(us / 1e3)
+            case LearnerEventKind.CHECKPOINTED if record.epoch == self.epoch:
+                self.checkpointed_epoch = record.epoch
             case LearnerEventKind.SKIPPED if record.epoch == self.epoch:
                 for member in record.skipped:
                     self.skipped[member.reason.value] += 1

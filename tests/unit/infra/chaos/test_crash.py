@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,10 @@ def test_an_order_is_carried_out_at_its_nth_reach_and_once(
     assert sent == [signal.SIGKILL]
     watch(CrashPoint.AFTER_APPEND)
     assert sent == [signal.SIGKILL]
-    assert fired(tmp_path, WORKER) == order
+    carried_out = fired(tmp_path, WORKER)
+    assert carried_out is not None
+    assert carried_out.order == order
+    assert abs(carried_out.at_ms - time.time_ns() // 1_000_000) < 60_000
     assert fired(tmp_path, WORKER) is None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from infra.chaos import driver as module
 from infra.chaos.driver import Driver
-from infra.chaos.plan import Act, Deed
+from infra.chaos.plan import Act, Deed, Tally
 from infra.run.history import History, StepRow
 from infra.run.processes import Part, Processes
 from schemas.crash_points import CrashPoint
@@ -48,12 +48,14 @@ def driver(plan: Sequence[Deed], orders: Path, wanted: int) -> Driver:
         while True:
             yield Deed(after_s=0.01, act=Act.KILL, target=INFERENCE)
 
-    return Driver(plan=endless(), wanted=wanted, orders=orders, broker=None)
+    return Driver(plan=endless(), tally=Tally(), wanted=wanted, orders=orders, broker=None)
 
 
-async def driven(made: Driver, processes: Processes, *, seconds: float = 20.0) -> None:
+async def driven(
+    made: Driver, processes: Processes, *, history: History | None = None, seconds: float = 20.0
+) -> None:
     """Run the driver, and start again what it kills, as a run does."""
-    task = asyncio.create_task(made.run(processes, stepped()))
+    task = asyncio.create_task(made.run(processes, history or stepped()))
     async with asyncio.timeout(seconds):
         while not task.done():
             processes.watch()
@@ -61,7 +63,7 @@ async def driven(made: Driver, processes: Processes, *, seconds: float = 20.0) -
     await task
 
 
-def stepped() -> History:
+def stepped(*, checkpointed_epoch: int = 1) -> History:
     """Accounts of a run whose learner has made a step."""
     learner = WorkerId(LEARNER)
     event = LearnerEvent(
@@ -69,7 +71,7 @@ def stepped() -> History:
         writer_id=learner,
     )  # fmt: skip
     row = StepRow(epoch=1, number=1, ordinal=1, at_ms=0, event=event)
-    return History(run_id="", epoch=1, steps={1: row})
+    return History(run_id="", epoch=1, checkpointed_epoch=checkpointed_epoch, steps={1: row})
 
 
 def state_of(pid: int | None) -> str:
@@ -119,6 +121,7 @@ async def test_an_edge_counts_when_it_was_reached_and_is_missed_when_it_was_not(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_EDGE_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "_LEARNER_WAIT_S", 0.05)
     reached = Deed(after_s=0.0, act=Act.EDGE, target=INFERENCE, point=CrashPoint.AFTER_APPEND)
     never = Deed(after_s=0.0, act=Act.EDGE, target=LEARNER, point=CrashPoint.AFTER_MARKER)
     later = Deed(after_s=0.2, act=Act.KILL, target=INFERENCE)
@@ -135,3 +138,39 @@ async def test_an_edge_counts_when_it_was_reached_and_is_missed_when_it_was_not(
     assert [done.deed for done in made.done] == [reached, later]
     assert made.missed == 1
     assert not (tmp_path / LEARNER).exists()
+
+
+async def test_a_learner_that_kept_nothing_in_its_epoch_is_not_hit(
+    processes: Processes, tmp_path: Path
+) -> None:
+    at_learner = Deed(after_s=0.0, act=Act.KILL, target=LEARNER)
+    made = driver([at_learner], tmp_path, wanted=1)
+    pid = processes.pid(LEARNER)
+    await driven(made, processes, history=stepped(checkpointed_epoch=0))
+    assert [done.deed.target for done in made.done] == [INFERENCE]
+    assert made.missed == 1
+    assert processes.pid(LEARNER) == pid
+
+
+async def test_the_plan_is_told_who_is_taken_and_what_was_missed(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_EDGE_WAIT_S", 0.2)
+    tally = Tally()
+    taken: list[frozenset[str]] = []
+    edge = Deed(after_s=0.0, act=Act.EDGE, target=INFERENCE, point=CrashPoint.AFTER_APPEND)
+
+    def plan() -> Iterator[Deed]:
+        tally.take(edge)
+        yield edge
+        while tally.edges[CrashPoint.AFTER_APPEND] == 1.0:
+            taken.append(tally.busy)
+            yield Deed(after_s=0.01, act=Act.STOP, target=LEARNER, lasts_s=0.01)
+        yield Deed(after_s=0.0, act=Act.KILL, target=INFERENCE)
+
+    made = Driver(plan=plan(), tally=tally, wanted=1000, orders=tmp_path, broker=None)
+    with pytest.raises(RuntimeError):  # the plan is at its end
+        await driven(made, processes)
+    assert INFERENCE in taken[0]
+    assert made.done[-1].deed.act is Act.KILL
+    assert 0.0 < tally.edges[CrashPoint.AFTER_APPEND] < 1.0
