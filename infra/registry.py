@@ -23,6 +23,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from infra.reach import patience_s, within
 from infra.setup.places import find_places
 from infra.setup.steps import write_atomically
 from schemas.codec import Codec, schema_text
@@ -54,6 +55,7 @@ def register_all(url: str, *, prefix: str) -> int:
     Safe to repeat. Raises SettingsError when the registry refuses a schema as incompatible,
     BusUnreachableError when it does not answer.
     """
+    _reach(url, prefix=prefix)
     client = _client(url)
     with _translated(url):
         client.set_compatibility(level=LEVEL)
@@ -112,6 +114,7 @@ def resolve_codec(url: str, *, prefix: str) -> Codec:
 
 def resolve(url: str, *, prefix: str) -> Resolved:
     """Ask the registry for all ids; see `resolve_codec` for the errors."""
+    _reach(url, prefix=prefix)
     client = _client(url)
     with _translated(url), ThreadPoolExecutor(_PARALLEL) as pool:
         own = list(pool.map(lambda topic: _own_id(client, topic, prefix), ALL))
@@ -155,10 +158,21 @@ def _versions(client: SchemaRegistryClient, subject: str) -> dict[int, str]:
     }
 
 
-def _client(url: str) -> SchemaRegistryClient:
+def _reach(url: str, *, prefix: str) -> None:
+    """Ask one thing, so that a wrong address is told after one wait and not after one a subject.
+
+    Raises BusUnreachableError, or SettingsError for what is no address.
+    """
+    limit_s = patience_s()
+    client = _client(url, timeout_s=limit_s, retries=0)
+    with _translated(url):
+        within(limit_s, lambda: _own_id(client, ALL[0], prefix))
+
+
+def _client(url: str, *, timeout_s: float = TIMEOUT_S, retries: int = 1) -> SchemaRegistryClient:
     # Without a timeout a registry that hangs would hang every process that starts.
     try:
-        return SchemaRegistryClient({"url": url, "timeout": TIMEOUT_S, "max.retries": 1})
+        return SchemaRegistryClient({"url": url, "timeout": timeout_s, "max.retries": retries})
     except ValueError as error:
         raise SettingsError(
             f"{url!r} is no address of a schema registry: {error}",

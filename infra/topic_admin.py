@@ -12,6 +12,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
+from infra.reach import patience_s
+from producers.core.classify import bus_hint
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, BusUnreachableError, SettingsError, TransientError
 from schemas.topics import ALL, Topic
@@ -23,8 +25,14 @@ POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-def admin_client(bootstrap: str) -> AdminClient:
-    """Open an admin client that reports trouble to the log, not to stderr."""
+def admin_client(bootstrap: str, *, heard: list[KafkaError] | None = None) -> AdminClient:
+    """Open an admin client that reports trouble to the log and to `heard`, not to stderr."""
+
+    def complained(error: KafkaError) -> None:
+        _log.debug("admin client: %s", error)
+        if heard is not None:
+            heard.append(error)
+
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "client.id": "sluice-admin",
@@ -32,15 +40,17 @@ def admin_client(bootstrap: str) -> AdminClient:
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "socket.timeout.ms": 10_000,
+        # Its complaints come by the callback; its own lines would stand on stderr beside our error.
+        "log_level": 2,
         "logger": _log,
-        "error_cb": lambda error: _log.debug("admin client: %s", error),
+        "error_cb": complained,
     }
     return AdminClient(settings)
 
 
 def count_brokers(bootstrap: str, *, limit_s: float = PROBE_S) -> int:
     """Count the brokers that the cluster lists; raises BusUnreachableError when none answers."""
-    return _listed(admin_client(bootstrap), bootstrap, limit_s)
+    return _reached(bootstrap, limit_s)[1]
 
 
 def wait_for_brokers(
@@ -93,8 +103,8 @@ def create_topics(bootstrap: str, *, prefix: str, partitions: int) -> list[str]:
     Replication follows the number of brokers, at most 3. Safe to repeat and to run twice at once.
     Raises BusUnreachableError, or SettingsError with the broker's words when it refuses.
     """
-    admin = admin_client(bootstrap)
-    replicas = min(3, max(1, _listed(admin, bootstrap, LIST_S)))
+    admin, brokers = _reached(bootstrap, patience_s())
+    replicas = min(3, max(1, brokers))
     there = admin.list_topics(timeout=LIST_S).topics
     wanted = [
         NewTopic(
@@ -135,8 +145,7 @@ def describe_topics(
 
     partitions: how many are expected; None expects only that all grouped topics have equally many.
     """
-    admin = admin_client(bootstrap)
-    brokers = _listed(admin, bootstrap, LIST_S)
+    admin, brokers = _reached(bootstrap, patience_s())
     there = admin.list_topics(timeout=LIST_S).topics
     found = [topic for topic in topics if topic.full(prefix) in there]
     ids = topic_ids(bootstrap, prefix=prefix, topics=found)
@@ -208,8 +217,7 @@ def log_starts(
     bootstrap: str, *, prefix: str, topics: Collection[Topic[Any]]
 ) -> dict[tuple[str, int], int]:
     """Return the lowest offset that stands in each partition, by logical topic name."""
-    admin = admin_client(bootstrap)
-    _listed(admin, bootstrap, LIST_S)
+    admin, _ = _reached(bootstrap, patience_s())
     there = admin.list_topics(timeout=LIST_S).topics
     names = {topic.full(prefix): topic.name for topic in topics if topic.full(prefix) in there}
     asked = {
@@ -300,6 +308,25 @@ def _wait_until_listed(admin: AdminClient, names: list[str]) -> None:
         boundary=Boundary.BUS,
         hint="`sluice topics describe` shows them",
     )
+
+
+def _reached(bootstrap: str, limit_s: float) -> tuple[AdminClient, int]:
+    """Return a client that a broker has answered, and how many brokers the cluster lists."""
+    heard: list[KafkaError] = []
+    admin = admin_client(bootstrap, heard=heard)
+    try:
+        return admin, _listed(admin, bootstrap, limit_s)
+    except BusUnreachableError as error:
+        admin.poll(0)
+        # What was complained of on the way says more than that the time is over.
+        causes = [one for one in heard if one.code() != KafkaError._ALL_BROKERS_DOWN]
+        if not causes:
+            raise
+        told = causes[-1].str().partition(" (after ")[0]
+        raise BusUnreachableError(
+            f"no broker answers at {bootstrap}: {told.partition('/bootstrap: ')[2] or told}",
+            hint=bus_hint(causes[-1].name()),
+        ) from error
 
 
 def _unreachable(bootstrap: str, error: KafkaException) -> BusUnreachableError:

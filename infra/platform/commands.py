@@ -16,6 +16,7 @@ from infra.platform.settings import PlatformSettings
 from infra.platform.start import PlatformStart
 from infra.platform.state import PlatformState, ProcessRecord, read_state, write_state
 from infra.platform.status import PlatformStatus, look
+from infra.reach import patience_s
 from infra.setup.places import Places
 from infra.setup.steps import locked
 from infra.topic_admin import count_brokers
@@ -116,7 +117,7 @@ def _stop_order(state: PlatformState | None) -> list[list[ProcessRecord]]:
 
 def _check_external(settings: PlatformSettings) -> None:
     if settings.external_bootstrap:
-        count_brokers(settings.external_bootstrap, limit_s=10.0)
+        count_brokers(settings.external_bootstrap, limit_s=patience_s())
     if settings.external_registry and not registry_answers(settings.external_registry):
         raise BusUnreachableError(
             f"the schema registry at {settings.external_registry} does not answer",

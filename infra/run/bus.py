@@ -14,9 +14,11 @@ from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
 from infra.clock import MachineClock
 from infra.platform.commands import status
+from infra.platform.registry import NAME as REGISTRY
 from infra.platform.settings import platform_settings
-from infra.registry import resolve_codec
+from infra.reach import patience_s
 from infra.setup.places import find_places
+from infra.topic_admin import count_brokers
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
@@ -44,18 +46,19 @@ class BusAddress:
 def find_bus(bootstrap: str = "", registry: str = "", *, prefix: str = "sluice") -> BusAddress:
     """Return the addresses: as given, else from the environment, else the local platform.
 
-    Raises BusUnreachableError when none is given and the local platform does not run.
+    Raises BusUnreachableError when one is not given and the local platform does not run it.
     """
     bootstrap = bootstrap or os.environ.get("SLUICE_BOOTSTRAP", "")
     registry = registry or os.environ.get("SLUICE_REGISTRY", "")
     if not (bootstrap and registry):
         now = status(platform_settings(os.environ, find_places(os.environ)))
-        if not now.is_well:
-            down = ", ".join(
-                f"{one.name} at {one.address} {one.state.value}"
-                for one in now.services
-                if not one.state.is_well
-            )
+        given = {True: registry, False: bootstrap}
+        down = ", ".join(
+            f"{one.name} at {one.address} {one.state.value}"
+            for one in now.services
+            if not one.state.is_well and not given[one.name == REGISTRY]
+        )
+        if down:
             raise BusUnreachableError(
                 f"the bus is not there: {down}",
                 hint="`sluice up` starts it; or set SLUICE_BOOTSTRAP and SLUICE_REGISTRY",
@@ -69,8 +72,15 @@ class Doors:
     """The doors of one command: opened late, closed together."""
 
     def __init__(self, address: BusAddress, *, client: str = "cli") -> None:
+        """Raises BusUnreachableError in the time that `infra.reach` gives."""
         self.address = address
         self.clock = MachineClock()
+        # The registry is asked a question a subject, which takes long on a busy machine; whether a
+        # broker answers should not have to wait for it.
+        count_brokers(address.bootstrap, limit_s=patience_s())
+        # Its client takes longer to load than all else, which a wrong address should not wait for.
+        from infra.registry import resolve_codec
+
         self.codec: Codec = resolve_codec(address.registry, prefix=address.prefix)
         name = f"{client}-{os.getpid()}"
         self.producer = KafkaProducer(

@@ -15,7 +15,6 @@ import click
 import orjson
 
 from environments.registry import load as load_task
-from infra.registry import resolve
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
 from infra.run.conductor import Disturber, Outcome, account, conduct
 from infra.run.folder import (
@@ -120,6 +119,7 @@ async def start(
     settings = resolve_settings(config, directory=directory, overrides=overrides, run_id=run_id)
     folder = RunFolder(root=(directory / run_id).absolute())
     address = find_bus(settings.bus.bootstrap, settings.bus.registry, prefix=settings.bus.prefix)
+    require_topics(address.bootstrap, prefix=address.prefix, partitions=settings.bus.partitions)
     _make_tiny(settings)
     _require_model(Path(settings.model.path))
     begun = await _begin(settings, folder, address, run_id)
@@ -155,7 +155,8 @@ async def _begin(
     settings: RunSettings, folder: RunFolder, address: BusAddress, run_id: RunId
 ) -> RunStart:
     """Write the Start record and the folder; from here on the run exists."""
-    require_topics(address.bootstrap, prefix=address.prefix, partitions=settings.bus.partitions)
+    from infra.registry import resolve
+
     doors = Doors(address)
     try:
         starts = await doors.all_ends()

@@ -27,9 +27,11 @@ from infra.clock import MachineClock
 from infra.exporter.doors import MeteredConsumers, MeteredProducer
 from infra.exporter.instruments import Instruments
 from infra.exporter.serve import exporting
+from infra.reach import patience_s
 from infra.run.folder import RunFolder, RunStart, read_start
 from infra.run.roles import RoleSpec, spec_of
 from infra.settings import RunSettings, read_resolved
+from infra.topic_admin import count_brokers
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
@@ -82,6 +84,9 @@ async def _work(
     clock = MachineClock()
     codec = codec_of(folder)
     me = worker_id(spec.name, index, start.run_id)
+    if not supervised:
+        # Somebody waits at the terminal; who is supervised has more patience, and is tried again.
+        count_brokers(start.bootstrap, limit_s=patience_s())
     written = ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me)
     producer: Producer = KafkaProducer(written, codec, clock)
     read = ConsumerSettings(
