@@ -1,21 +1,28 @@
-"""What the topics say about a disturbed run: what was decoded twice, and how long recovery took.
+"""What the tokens and episodes of a disturbed run say: what was decoded twice, what a kill lost,
+how long it took until turns went on, and whether others were slower meanwhile.
 
 A pure core: records in log order go in, figures come out.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 
-from infra.run.history import Quantiles, quantiles
+from infra.chaos.plan import role_of
+from infra.run.history import Interval, Quantiles, interval, quantiles
 from schemas.enums import EpisodeEventKind, FinishReason, TokenKind
 from schemas.ports import Delivered
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import EpisodeWal, Verdict
+
+OTHERS_WINDOW_MS = 2_000
+"""How long before and after a kill the others' tokens are counted. Unit: ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,11 @@ class Hit:
     at_ms: int
     """Wall clock. Unit: ms."""
 
+    @property
+    def role(self) -> str:
+        """Its role: what comes before the place, as in `role-index@run`."""
+        return role_of(self.worker_id.partition("@")[0])
+
 
 @dataclass(slots=True, kw_only=True)
 class _Accepted:
@@ -33,6 +45,7 @@ class _Accepted:
     attempt: int
     writer: tuple[str, str]
     is_action: bool
+    count: int
     ends_turn: bool
 
 
@@ -55,6 +68,10 @@ class Findings:
         self._episodes: dict[str, _Episode] = defaultdict(_Episode)
         self.decoded_twice = 0
         """Action tokens accepted at a place that had an accepted one before. Unit: tokens."""
+        self.action_tokens = 0
+        """Action tokens accepted. Unit: tokens."""
+        self._written: list[tuple[int, str, int]] = []
+        """(time, worker, tokens) of every accepted Action commit."""
 
     @property
     def superseded_tokens(self) -> int:
@@ -76,12 +93,15 @@ class Findings:
             for index in range(record.start, record.start + record.count):
                 self.decoded_twice += (branch, index) in episode.decoded
                 episode.decoded.add((branch, index))
+            self.action_tokens += record.count
+            self._written.append((message.timestamp_ms, str(record.writer_id), record.count))
         episode.accepted.append(
             _Accepted(
                 at_ms=message.timestamp_ms,
                 attempt=record.attempt,
                 writer=(record.writer_id, record.incarnation),
                 is_action=is_action,
+                count=record.count,
                 ends_turn=is_action and record.finish_reason is not FinishReason.NONE,
             )
         )
@@ -111,6 +131,56 @@ class Findings:
             if (seconds := _decoding_again(episode, hit)) is not None
         )
 
+    @property
+    def interruptions(self) -> int:
+        """Turns that another writer took over before they had ended. Unit: turns."""
+        return sum(
+            last.is_action
+            and not last.ends_turn
+            and (later.writer, later.attempt) != (last.writer, last.attempt)
+            for episode in self._episodes.values()
+            for last, later in pairwise(episode.accepted)
+        )
+
+    def tail_s(self, hits: Sequence[Hit]) -> Quantiles:
+        """Return, over inference workers killed and the turns they were in, the age of the turn's
+        last accepted commit at the kill: what was sampled since is decoded again. Unit: s.
+        """
+        return quantiles(age for age, _ in self._tails(hits))
+
+    def tail_tokens(self, hits: Sequence[Hit]) -> Quantiles:
+        """Return the same in tokens, at the rate of the turn's own commits; turns of a single
+        commit have none. Unit: tokens.
+        """
+        return quantiles(age * rate for age, rate in self._tails(hits) if rate is not None)
+
+    def _tails(self, hits: Sequence[Hit]) -> Iterator[tuple[float, float | None]]:
+        for hit in hits:
+            for episode in self._episodes.values():
+                turn = _turn_in_hand(episode, hit)
+                if turn:
+                    yield (hit.at_ms - turn[-1].at_ms) / 1e3, _rate(turn)
+
+    def others_ratio(self, hits: Sequence[Hit]) -> Interval:
+        """Return tokens that the other inference workers committed in the `OTHERS_WINDOW_MS` after
+        a kill, over those in as long before it: geometric mean with its 95 % interval. A kill with
+        another one that near is left out.
+        """
+        written = sorted(self._written)
+        ratios = []
+        for hit in hits:
+            alone = all(
+                one is hit or abs(one.at_ms - hit.at_ms) > 2 * OTHERS_WINDOW_MS for one in hits
+            )
+            before = _tokens(written, hit, hit.at_ms - OTHERS_WINDOW_MS, hit.at_ms)
+            after = _tokens(written, hit, hit.at_ms, hit.at_ms + OTHERS_WINDOW_MS)
+            if alone and before and after:
+                ratios.append([math.log(after / before)])
+        found = interval(ratios)
+        return Interval(
+            mean=_exp(found.mean), low=_exp(found.low), high=_exp(found.high), n=found.n
+        )
+
     def rebuilt_s(self, hits: Sequence[Hit]) -> Quantiles:
         """Return, over environment workers killed and the episodes they held, the time until a
         later attempt's first token was committed. Unit: s."""
@@ -122,14 +192,49 @@ class Findings:
         )
 
 
-def _decoding_again(episode: _Episode, hit: Hit) -> float | None:
+def _turn_in_hand(episode: _Episode, hit: Hit) -> list[_Accepted]:
+    """Return the accepted commits, in a row, of the turn that a worker was in when it was hit;
+    empty when the episode's last word was not its, or ended a turn.
+    """
     at = bisect_right(episode.accepted, hit.at_ms, key=lambda one: one.at_ms)
     last = episode.accepted[at - 1] if at else None
     if last is None or last.ends_turn or last.writer[0] != hit.worker_id:
+        return []
+    held = takewhile(
+        lambda one: one.writer == last.writer and not one.ends_turn,
+        reversed(episode.accepted[:at]),
+    )
+    return list(held)[::-1]
+
+
+def _decoding_again(episode: _Episode, hit: Hit) -> float | None:
+    turn = _turn_in_hand(episode, hit)
+    if not turn:
         return None
+    at = bisect_right(episode.accepted, hit.at_ms, key=lambda one: one.at_ms)
+    last = turn[-1]
     later = (one for one in episode.accepted[at:] if one.is_action and one.writer != last.writer)
     following = next(later, None)
     return None if following is None else (following.at_ms - hit.at_ms) / 1e3
+
+
+def _rate(turn: Sequence[_Accepted]) -> float | None:
+    """Return how fast a turn's tokens were committed, None for one commit. Unit: tokens/s."""
+    actions = [one for one in turn if one.is_action]
+    if len(actions) < 2 or actions[-1].at_ms <= actions[0].at_ms:
+        return None
+    tokens = sum(one.count for one in actions[1:])
+    return 1e3 * tokens / (actions[-1].at_ms - actions[0].at_ms)
+
+
+def _tokens(written: Sequence[tuple[int, str, int]], hit: Hit, since_ms: int, to_ms: int) -> int:
+    begin = bisect_right(written, since_ms, key=lambda one: one[0])
+    end = bisect_right(written, to_ms, key=lambda one: one[0])
+    return sum(count for _, worker, count in written[begin:end] if worker != hit.worker_id)
+
+
+def _exp(value: float | None) -> float | None:
+    return None if value is None else math.exp(value)
 
 
 def _running_again(episode: _Episode, hit: Hit) -> float | None:

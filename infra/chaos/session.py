@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import orjson
 from inference.settings import EngineKind
 from infra.chaos.broker import Broker
 from infra.chaos.driver import Done, Driver
-from infra.chaos.findings import Findings, Hit
-from infra.chaos.plan import Act, Scope, Tally, deeds
+from infra.chaos.findings import OTHERS_WINDOW_MS, Findings, Hit
+from infra.chaos.plan import EDGES, Act, Scope, Tally, deeds, role_of
+from infra.chaos.resuming import Resuming
+from infra.chaos.totals import REPORT_NAME, reports_in, totals
 from infra.platform.settings import platform_settings
 from infra.run import session
 from infra.run.bus import BusAddress, Doors
@@ -27,9 +29,22 @@ from infra.run.worker import configure_log, worker_id
 from infra.settings import RunSettings
 from infra.setup.places import find_places
 from schemas.ports import Delivered
-from schemas.topics import EPISODES, TOKENS
+from schemas.topics import (
+    EPISODES,
+    GATE_DECISIONS,
+    LEARNER_STEPS,
+    TASKS,
+    TOKENS,
+    TRAJECTORIES,
+    VERDICTS,
+    WORKERS,
+    Topic,
+)
 
 _READ_MS = 120_000
+_READ: tuple[Topic[Any], ...] = (
+    TOKENS, EPISODES, TASKS, TRAJECTORIES, GATE_DECISIONS, VERDICTS, LEARNER_STEPS, WORKERS,
+)  # fmt: skip
 _ENDS_A_PROCESS = frozenset({Act.KILL, Act.EDGE, Act.PREEMPT})
 
 
@@ -50,9 +65,11 @@ class _Made:
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
         self.driver: Driver
+        self.engine = ""
 
     def __call__(self, settings: RunSettings, folder: RunFolder) -> Driver:
         campaign = self._campaign
+        self.engine = settings.inference.engine.value
         orders = folder.root / "crash-points"
         orders.mkdir(exist_ok=True)
         broker = _broker(settings) if campaign.with_broker else None
@@ -94,10 +111,40 @@ async def campaign(
     outcome = await session.start(
         config, directory=directory, overrides=overrides, randomness=randomness, disturb=made
     )
-    report = await _report(asked, made.driver, outcome)
-    path = outcome.folder / "chaos.json"
+    report = {"engine": made.engine, **await _report(asked, made.driver, outcome)}
+    path = outcome.folder / REPORT_NAME
     write_atomically(path, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    report["all_campaigns"] = totals(reports_in(directory))
     return report, outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What the topics of a run say, read once."""
+
+    findings: Findings
+    resuming: Resuming
+
+    def recovery(self, hits: Sequence[Hit]) -> dict[str, Any]:
+        """Return what the deaths of workers cost: JSON values, described in `docs/chaos.md`."""
+        findings, inference = self.findings, _of(hits, "inference")
+        return {
+            "committed_tokens_decoded_twice": findings.decoded_twice,
+            "superseded_action_tokens": findings.superseded_tokens,
+            "recovery_s": asdict(findings.recovery_s(inference)),
+            "rebuilt_s": asdict(findings.rebuilt_s(_of(hits, "environment"))),
+            "resumed_s": {k: asdict(v) for k, v in self.resuming.resumed_s(hits).items()},
+            "back_s": {k: asdict(v) for k, v in self.resuming.back_s(hits).items()},
+            "work_lost": {
+                "uncommitted_tail_s": asdict(findings.tail_s(inference)),
+                "uncommitted_tail_tokens": asdict(findings.tail_tokens(inference)),
+                "turns_interrupted": findings.interruptions,
+                "learner": asdict(self.resuming.learner),
+            },
+            "others_throughput_ratio": {
+                **asdict(findings.others_ratio(inference)), "window_ms": OTHERS_WINDOW_MS,
+            },
+        }  # fmt: skip
 
 
 async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str, Any]:
@@ -107,24 +154,23 @@ async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str
         client="chaos",
     )
     try:
-        findings = await _read(doors, start.run_id, start.starts)
+        read = await read_run(doors, start.run_id, start.starts)
     finally:
         await doors.close()
     done, summary = driver.done, outcome.summary
-    ended = [one for one in done if one.deed.act in _ENDS_A_PROCESS]
+    hits = [
+        Hit(worker_id=_worker(one, start.run_id), at_ms=one.at_ms)
+        for one in done
+        if one.deed.act in _ENDS_A_PROCESS
+    ]
     return {
         "seed": asked.seed,
         "kills": len(done),
         "kills_asked": asked.kills,
         "missed": driver.missed,
         "violations": summary["audit_violations"],
-        "committed_tokens_decoded_twice": findings.decoded_twice,
-        "superseded_action_tokens": findings.superseded_tokens,
-        "recovery_s": asdict(findings.recovery_s(_hits(ended, "inference", start.run_id))),
-        "rebuilt_s": asdict(findings.rebuilt_s(_hits(ended, "environment", start.run_id))),
-        "kills_by_act": _counted(one.deed.act.value for one in done),
-        "kills_by_role": _counted(_role(one) for one in done),
-        "kills_by_edge": _counted(one.deed.point.value for one in done if one.deed.point),
+        **read.recovery(hits),
+        **tallied(done),
         "closed": outcome.closed,
         "reason": outcome.reason,
         "run_id": start.run_id,
@@ -139,35 +185,50 @@ async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str
     }  # fmt: skip
 
 
-def _role(one: Done) -> str:
-    return one.deed.target.rpartition("-")[0] or one.deed.target
+def tallied(done: Sequence[Done]) -> dict[str, Any]:
+    """Return what hit, counted by act, role and edge, and the edges at which nothing died."""
+    deaths = _counted(one.deed.point.value for one in done if one.deed.point and _is_death(one))
+    every = [point.value for points in EDGES.values() for point in points]
+    return {
+        "kills_by_act": _counted(one.deed.act.value for one in done),
+        "kills_by_role": _counted(role_of(one.deed.target) for one in done),
+        "kills_by_edge": deaths,
+        "stops_by_edge": _counted(
+            one.deed.point.value for one in done if one.deed.point and not _is_death(one)
+        ),
+        "edges_not_hit": [point for point in every if point not in deaths],
+    }
 
 
-def _hits(done: Sequence[Done], role: str, run_id: str) -> list[Hit]:
-    return [
-        Hit(worker_id=worker_id(role, int(index), run_id), at_ms=one.at_ms)
-        for one in done
-        for name, _, index in (one.deed.target.rpartition("-"),)
-        if name == role
-    ]
+def _is_death(one: Done) -> bool:
+    return one.deed.act is Act.EDGE
 
 
-def _counted(names: Any) -> dict[str, int]:
+def _worker(one: Done, run_id: str) -> str:
+    role, _, index = one.deed.target.rpartition("-")
+    return worker_id(role, int(index), run_id)
+
+
+def _of(hits: Sequence[Hit], role: str) -> list[Hit]:
+    return [hit for hit in hits if hit.role == role]
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
     return dict(Counter(names).most_common())
 
 
-async def _read(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, int]]) -> Findings:
-    """Read `tokens` and `episodes` of the run to their ends as they are now."""
-    findings = Findings(run_id)
-    reader = doors.consumers.reader({topic: starts[topic.name] for topic in (TOKENS, EPISODES)})
+async def read_run(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, int]]) -> Read:
+    """Read a run's topics to their ends as they are now."""
+    read = Read(findings=Findings(run_id), resuming=Resuming(run_id))
+    reader = doors.consumers.reader({topic: starts[topic.name] for topic in _READ})
     try:
         ends = {
             (topic.name, partition): end
-            for topic in (TOKENS, EPISODES)
+            for topic in _READ
             for partition, end in (await reader.ends(topic)).items()
         }
         messages = await reader.read_to(
-            ends, deadline=doors.deadline(_READ_MS, "tokens and episodes of the run")
+            ends, deadline=doors.deadline(_READ_MS, "what the run's stages wrote")
         )
     finally:
         await reader.close()
@@ -175,7 +236,9 @@ async def _read(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, int
         if not isinstance(message, Delivered):
             continue
         if message.topic == TOKENS.name:
-            findings.take_token(message)
-        else:
-            findings.take_episode(message)
-    return findings
+            read.findings.take_token(message)
+            continue
+        if message.topic == EPISODES.name:
+            read.findings.take_episode(message)
+        read.resuming.take(message)
+    return read

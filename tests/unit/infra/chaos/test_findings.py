@@ -125,3 +125,43 @@ def test_an_environment_worker_that_dies_is_timed_to_the_next_attempts_first_tok
     hit = Hit(worker_id="environment-0@0", at_ms=500)
     assert log.findings.rebuilt_s([hit]).p50 == 2.0
     assert log.findings.rebuilt_s([replace(hit, worker_id="environment-1@0")]).n == 0
+
+
+def test_the_uncommitted_tail_is_what_a_turn_sampled_since_its_last_commit() -> None:
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(1_000, 4)
+    log.action(1_200, 6)
+    log.action(1_400, 6)
+    log.fence(2_500, SECOND, number=2)
+    log.action(3_000, 9, ends=True)
+    hits = [Hit(worker_id=FIRST, at_ms=1_500)]
+    assert log.findings.tail_s(hits).p50 == 0.1
+    assert log.findings.tail_tokens(hits).p50 == 3.0  # 12 tokens in 0.4 s
+    assert log.findings.interruptions == 1
+    assert log.findings.action_tokens == 25
+
+
+def test_a_worker_that_had_ended_its_turn_has_no_tail_and_a_new_turn_is_no_interruption() -> None:
+    log = Log()
+    log.fence(0, FIRST)
+    log.action(1_000, 4, ends=True)
+    log.fence(2_500, SECOND, number=2)
+    log.action(3_000, 9, ends=True)
+    assert log.findings.tail_s([Hit(worker_id=FIRST, at_ms=1_500)]).n == 0
+    assert log.findings.interruptions == 0
+
+
+def test_the_tokens_of_others_after_a_kill_are_told_over_those_before_it() -> None:
+    log = Log()
+    log.fence(0, SECOND)
+    for at_ms in (9_100, 9_600, 10_500, 10_900):
+        log.action(at_ms, 5)
+    hits = [Hit(worker_id=FIRST, at_ms=10_000)]
+    assert log.findings.others_ratio(hits).mean == 1.0
+    log.action(11_500, 10)
+    faster = log.findings.others_ratio(hits).mean
+    assert faster is not None
+    assert abs(faster - 2.0) < 1e-9
+    near = [*hits, Hit(worker_id=FIRST, at_ms=12_000)]
+    assert log.findings.others_ratio(near).n == 0
