@@ -92,6 +92,7 @@ class Writer:
             purpose=leased.purpose,
             attempt=leased.attempt,
             kind=kind,
+            incarnation=self.incarnation,
             at_us=at_us,
             writer_id=self.worker_id,
             **fields,

@@ -11,6 +11,7 @@ from schemas.enums import Role, WorkerStatus
 from schemas.ids import EpisodeId, RunId, WorkerId
 from schemas.ports import Clock, Delivered
 from schemas.records.worker_state import WorkerState
+from schemas.rules.workers import is_successor
 
 
 class Replicas:
@@ -29,6 +30,10 @@ class Replicas:
         """Take a record of `workers`; its age counts from the broker's stamp."""
         state = message.record
         if state.run_id != self._run_id or state.role is not Role.INFERENCE:
+            return
+        known = self._states.get(state.worker_id)
+        if known is not None and is_successor(known, state) and not self.is_gone(known):
+            # An older process under its name goes on announcing itself.
             return
         age_ms = max(0, self._clock.now_us() // 1000 - message.timestamp_ms)
         self._states[state.worker_id] = state

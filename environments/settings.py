@@ -113,7 +113,9 @@ class EnvironmentSettings(BaseModel):
         default=1000, ge=1, le=100_000, description="Records taken in one poll."
     )
     fences_max: int = Field(
-        default=200_000, ge=1000, description="Episodes whose highest tool fence is kept in memory."
+        default=200_000,
+        ge=1000,
+        description="Episodes whose highest attempt and tool fence are kept in memory.",
     )
 
     @model_validator(mode="after")

@@ -1,14 +1,15 @@
 """The environment worker: runs the episodes that the scheduler leases to it, many at once.
 
 Consumes: `episodes` (leases, pauses, abandonments), `tool-events` (read-backs), `workers` (which
-gateways there are), each by one tail over all partitions. Produces: `episodes` (Progress, Paused,
-Ended), `tool-events`, `verify-requests`, `workers`; HTTP to gateways. Waits for: leases, a free
-place, and what `environments/runner.py` names. Unblocked by: a lease; the stop signal drains it:
-running turns get a moment, the rest is recorded as Paused.
+gateways there are, and who has its name), each by one tail over all partitions. Produces:
+`episodes` (Progress, Paused, Ended), `tool-events`, `verify-requests`, `workers`; HTTP to gateways.
+Waits for: leases, a free place, and what `environments/runner.py` names. Unblocked by: a lease; the
+stop signal drains it: running turns get a moment, the rest is recorded as Paused.
 
-Invariants: a lease read from before this process began belongs to an earlier incarnation and is
-left alone; a higher attempt, an Abandoned or the worker's own lease clock ends an attempt without
-another record; a failing task ends its episode, never the worker.
+Invariants: only a lease that names this process is run, and each attempt once; a lease read from
+before this process began is left alone; a higher attempt, an Abandoned or the worker's own lease
+clock ends an attempt without another record; a failing task ends its episode, never the worker. A
+process that reads of a younger one under its name ends: it was taken for dead and replaced.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consumers.dead_letters import bury
+from environments.core.attempts import Attempts
 from environments.core.episode_state import Budgets, Episode
 from environments.gateway_client import GatewayClient
 from environments.lease_facts import Lease, Start, Writer
@@ -34,11 +36,13 @@ from producers.metrics import Metrics
 from producers.presence import Presence
 from schemas.codec import Codec
 from schemas.enums import EpisodeEventKind, Role, StopCause, WorkerStatus
-from schemas.errors import BusUnreachableError, SluiceError
+from schemas.errors import BusUnreachableError, FencedError, SluiceError
 from schemas.ids import EpisodeId
 from schemas.ports import Context, Delivered, LogReader, Message, Poisoned
 from schemas.records.episode_event import EpisodeEvent
+from schemas.records.worker_state import WorkerState
 from schemas.rules.episodes import SchedulerFences
+from schemas.rules.workers import is_successor
 from schemas.topics import EPISODES, TOOL_EVENTS, WORKERS, Topic
 
 _log = logging.getLogger(__name__)
@@ -49,7 +53,8 @@ _LAST_S = 5.0
 async def run(context: Context, settings: EnvironmentSettings, *, codec: Codec) -> None:
     """Run episodes until the stop signal, then drain inside `drain_s` and a few seconds more.
 
-    Raises InvariantError when a core refuses an event: the process's state is no longer believed.
+    Raises InvariantError when a core refuses an event: the process's state is no longer believed;
+    FencedError when a younger process has this worker's name.
     """
     gateway = GatewayClient(
         clock=context.clock,
@@ -87,8 +92,14 @@ class EnvironmentWorker:
         self._places = asyncio.Semaphore(shared.settings.capacity)
         self._fences: dict[int, SchedulerFences] = defaultdict(SchedulerFences)
         self._runners: dict[EpisodeId, EpisodeRunner] = {}
+        self._attempts = Attempts(
+            shared.context.worker_id,
+            shared.context.incarnation,
+            episodes_max=shared.settings.fences_max,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._live_from: Mapping[int, int] = {}
+        self._workers_from: Mapping[int, int] = {}
         self._failed: BaseException | None = None
         self._draining = False
         self._presence = Presence(shared.context, Role.ENVIRONMENT, "", shared.settings.capacity)
@@ -129,6 +140,7 @@ class EnvironmentWorker:
         # The order matters: a tool fence above a lease of ours stands above these ends.
         tool_ends = await consumers.ends(TOOL_EVENTS)
         self._live_from = await consumers.ends(EPISODES)
+        self._workers_from = await consumers.ends(WORKERS)
         return consumers.reader(
             {
                 TOOL_EVENTS: tool_ends,
@@ -169,7 +181,7 @@ class EnvironmentWorker:
         elif isinstance(message, Poisoned):
             await self._bury(message)
         elif message.topic == WORKERS.name:
-            self._shared.replicas.take(message)
+            self._take_worker(message)
         elif message.record.run_id == self._context.run_id:
             self._take_episode(message)
 
@@ -182,6 +194,24 @@ class EnvironmentWorker:
             # The tail commits nothing, so it owes nothing: owners of the partition bury it too.
             _log.warning("no dead letter for a poison record: %s", error)
 
+    def _take_worker(self, message: Delivered[WorkerState]) -> None:
+        self._shared.replicas.take(message)
+        state = message.record
+        # Words from before this process began are of one that may be dead; if it lives, it speaks
+        # again. A clock that went back between two starts must not keep the second from working.
+        if message.offset < self._workers_from[message.partition]:
+            return
+        ours = self._presence.state()
+        is_namesake = (state.run_id, state.worker_id, state.role) == (
+            ours.run_id, ours.worker_id, ours.role,
+        )  # fmt: skip
+        if is_namesake and is_successor(state, ours) and self._failed is None:
+            self._failed = FencedError(
+                f"another process ({state.incarnation}, pid {state.pid} on {state.host}) was "
+                f"started as {ours.worker_id} after this one",
+                hint="nothing to do if it was meant to replace this one; else give each its own id",
+            )
+
     def _take_episode(self, message: Delivered[EpisodeEvent]) -> None:
         event = message.record
         if not self._fences[message.partition].take(event):
@@ -191,10 +221,8 @@ class EnvironmentWorker:
             case EpisodeEventKind.LEASED:
                 if runner is not None and event.attempt > runner.attempt:
                     runner.lose(f"attempt {event.attempt} was leased")
-                    runner = None
                 is_live = message.offset >= self._live_from[message.partition]
-                is_ours = event.worker_id == self._context.worker_id
-                if is_live and is_ours and runner is None:
+                if self._attempts.take(event) and is_live:
                     self._accept(message)
             case EpisodeEventKind.ABANDONED if runner is not None:
                 runner.lose(f"the episode was abandoned: {event.abandon_reason}")

@@ -64,7 +64,7 @@ class Presence:
         if is_over and self._beat is not None:
             self._beat.cancel()
             self._beat = None
-        pending = self._context.producer.offer(WORKERS, self._state())
+        pending = self._context.producer.offer(WORKERS, self.state())
         if not is_over and self._beat is None:
             self._beat = asyncio.create_task(self._keep_fresh(), name="presence")
         try:
@@ -81,9 +81,10 @@ class Presence:
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            self._context.producer.offer(WORKERS, self._state())
+            self._context.producer.offer(WORKERS, self.state())
 
-    def _state(self) -> WorkerState:
+    def state(self) -> WorkerState:
+        """Return the state as it would be announced now."""
         context = self._context
         return WorkerState(
             run_id=context.run_id,

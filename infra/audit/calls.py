@@ -34,6 +34,10 @@ class EpisodeCalls:
     results: dict[str, int] = field(default_factory=dict)
     """Key to the offset of the first Result of an execution; an answer by key is none."""
     result_offsets: set[int] = field(default_factory=set)
+    writers: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
+    """By attempt: worker and incarnation of whoever wrote under it, to the offset of the first."""
+    acts: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
+    """The same, Fences left out."""
     void: int = 0
 
 
@@ -55,6 +59,10 @@ class Calls:
             log = self.by_episode[event.episode_id] = EpisodeCalls(
                 partition=message.partition, first=message.offset
             )
+        writer = (str(event.writer_id), event.incarnation)
+        log.writers.setdefault(event.attempt, {}).setdefault(writer, message.offset)
+        if event.kind is not ToolEventKind.FENCE:
+            log.acts.setdefault(event.attempt, {}).setdefault(writer, message.offset)
         is_late = event.attempt < log.fence
         if event.kind is ToolEventKind.FENCE:
             is_late = event.attempt <= log.fence

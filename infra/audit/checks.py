@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.audit.consumption import consumption_is_sound, each_is_trained_once
 from infra.audit.decided import decisions_rest_on_first_records, groups_are_whole
 from infra.audit.facts import Facts, Whole
+from infra.audit.holders import leases_have_one_process
 from infra.audit.report import at
 from infra.audit.sealed import trajectories_say_what_the_log_says
 from schemas.topics import EPISODES, LEARNER_STEPS, POLICIES, TOKENS, TOOL_EVENTS
@@ -14,6 +15,7 @@ def check_partitions(facts: Facts, partitions: int) -> None:
     """Check everything that needs more than one record of these partitions, of so many in all."""
     facts.findings.checked[2] += facts.tokens.checked
     exposed_is_committed(facts)
+    leases_have_one_process(facts)
     episodes_say_what_the_log_says(facts)
     trajectories_say_what_the_log_says(facts)
     groups_are_whole(facts, partitions)

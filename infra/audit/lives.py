@@ -48,6 +48,8 @@ class Life:
     """Of `tokens` and `tool-events`, as the first lease names them."""
     holder: str | None = None
     """Worker of the lease that counts."""
+    leases: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By attempt: worker and incarnation that its lease names; the latter empty in old records."""
     ends: list[End] = field(default_factory=list)
     """Every Ended that counts, retried causes included."""
     final: End | None = None
@@ -96,6 +98,9 @@ class Lives:
         if event.kind in _SCHEDULER_WRITES:
             return self._by_scheduler(life, message)
         holds = life.holder == event.writer_id and life.attempt == event.attempt
+        if holds:
+            named = (life.leases[life.attempt][1], event.incarnation)
+            holds = named[0] == named[1] or "" in named
         return holds and self._by_environment(life, message)
 
     def _issue(self, message: Delivered[EpisodeEvent]) -> bool:
@@ -117,6 +122,7 @@ class Lives:
             if event.attempt <= life.attempt:
                 return False
             life.attempt, life.holder = event.attempt, event.worker_id
+            life.leases[event.attempt] = (str(event.worker_id), event.incarnation)
             if life.floors is None:
                 life.floors = (event.tokens_floor, event.tool_events_floor)
             self._findings.check(

@@ -13,7 +13,8 @@ from typing import Any
 NAMES: Mapping[int, str] = {
     1: "exposed is committed: what an Intent, Observation or Ended rests on was accepted before it",
     2: "accepted commits follow the reading rule; the Trajectory says what the log says",
-    3: "a Result has one Intent before it; no key is executed twice unless idempotent",
+    3: "a Result has one Intent before it; no key is executed twice unless idempotent; one process "
+    "acts under a lease",
     4: "one final Ended or Abandoned, one counting Trajectory, one first decision",
     5: "closed accounting of trajectories and tokens",
     6: "no consumed trajectory exceeds the lag or age bound; lag is never negative",

@@ -96,3 +96,6 @@ ALTER TABLE dead_letters
 
 ALTER TABLE control_events
   ADD COLUMN IF NOT EXISTS `snapshot_bytes` Int64;
+
+ALTER TABLE episode_events
+  ADD COLUMN IF NOT EXISTS `incarnation` LowCardinality(String);

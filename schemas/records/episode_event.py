@@ -98,6 +98,8 @@ class EpisodeEvent:
     """The writer's wall clock when it made the record; broker time is the record's own timestamp. Unit: us."""
     writer_id: WorkerId
     """The worker that wrote the record."""
+    incarnation: str = ""
+    """Leased: the one process under worker_id that the lease is for, as in WorkerState; empty: any, as in records before this field. Progress, Paused, Ended: the process that writes; empty: not told."""
 
     def to_avro(self) -> dict[str, Any]:
         """Return the Avro datum; raise FieldTypeError at the first field of a wrong type or range."""
@@ -175,6 +177,8 @@ class EpisodeEvent:
             raise FieldTypeError("EpisodeEvent", "at_us", self.at_us)
         if type(self.writer_id) is not str:
             raise FieldTypeError("EpisodeEvent", "writer_id", self.writer_id)
+        if type(self.incarnation) is not str:
+            raise FieldTypeError("EpisodeEvent", "incarnation", self.incarnation)
         return {
             "run_id": self.run_id,
             "episode_id": self.episode_id,
@@ -213,6 +217,7 @@ class EpisodeEvent:
             "queue_us": self.queue_us,
             "at_us": self.at_us,
             "writer_id": self.writer_id,
+            "incarnation": self.incarnation,
         }
 
     @classmethod
@@ -256,6 +261,7 @@ class EpisodeEvent:
             queue_us=raw["queue_us"],
             at_us=raw["at_us"],
             writer_id=WorkerId(raw["writer_id"]),
+            incarnation=raw["incarnation"],
         )
 
 
@@ -305,6 +311,7 @@ def _init_EpisodeEvent(
     queue_us: int = 0,  # noqa: B008  immutable
     at_us: int,
     writer_id: WorkerId,
+    incarnation: str = "",  # noqa: B008  immutable
 ) -> None:
     _open(self, "__class__", EpisodeEventDraft)
     self.run_id = run_id
@@ -344,6 +351,7 @@ def _init_EpisodeEvent(
     self.queue_us = queue_us
     self.at_us = at_us
     self.writer_id = writer_id
+    self.incarnation = incarnation
     self.__class__ = EpisodeEvent
 
 

@@ -2,8 +2,8 @@
 life stands (design 7, 9).
 
 A scheduler's record counts only under the current SchedulerFence of its partition; an environment's
-only under the current lease; Abandoned and final Ended exclude each other, the first in the log
-wins.
+only under the current lease, by the process that the lease names; Abandoned and final Ended exclude
+each other, the first in the log wins.
 """
 
 from __future__ import annotations
@@ -103,12 +103,21 @@ def failure_class(ended: EpisodeEvent) -> str:
     return ended.stop_cause.value
 
 
+def is_for(lease_of: str, incarnation: str) -> bool:
+    """Whether a lease of one incarnation is one of another; empty on either side: not told, so that
+    records from before the field are read as they were.
+    """
+    return lease_of == incarnation or not (lease_of and incarnation)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The lease that counts."""
 
     attempt: int
     worker_id: WorkerId
+    incarnation: str
+    """The process of that worker which it is for; empty: any, as in records before this field."""
     lease_ms: int
     offset: int
     """Offset of its Leased record. Unit: records."""
@@ -251,6 +260,7 @@ class EpisodeLife:
         self.lease = Lease(
             attempt=event.attempt,
             worker_id=event.worker_id,
+            incarnation=event.incarnation,
             lease_ms=event.lease_ms,
             offset=mark.offset,
             timestamp_ms=mark.timestamp_ms,
@@ -283,6 +293,7 @@ class EpisodeLife:
             lease is not None
             and event.attempt == lease.attempt
             and event.writer_id == lease.worker_id
+            and is_for(lease.incarnation, event.incarnation)
         )
 
     def _take_environment(self, mark: Mark) -> bool:

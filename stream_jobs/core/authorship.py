@@ -95,6 +95,7 @@ class Author:
             self._about(command.rollout, EpisodeEventKind.LEASED, at_us),
             attempt=command.attempt,
             worker_id=command.worker_id,
+            incarnation=command.incarnation,
             lease_ms=lease_ms,
             tokens_floor=floors.tokens,
             tool_events_floor=floors.tool_events,

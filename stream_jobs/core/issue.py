@@ -55,6 +55,8 @@ class GiveLease:
     rollout: Rollout
     task: Task
     worker_id: WorkerId
+    incarnation: str
+    """The process that runs under that id now: no other may take the lease."""
     attempt: int
     is_resumed: bool
 
@@ -226,15 +228,17 @@ class _Look:
             task = self.ledger.tasks.get(rollout.group.ordinal)
             if task is None or self.leased >= self.rules.max_concurrent:
                 continue
-            worker = self.seats.take()
-            if worker is None:
+            seat = self.seats.take()
+            if seat is None:
                 return
+            worker, incarnation = seat
             self.leased += 1
             self.commands.append(
                 GiveLease(
                     rollout=rollout,
                     task=task,
                     worker_id=worker,
+                    incarnation=incarnation,
                     attempt=rollout.life.attempt + 1,
                     is_resumed=rollout.life.is_paused,
                 )

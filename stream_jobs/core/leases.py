@@ -30,19 +30,21 @@ class LeaseClock:
     lease_ms: int
     expires_at_ms: int
     incarnation: str
-    """Incarnation of the worker when the lease was read; empty when the worker was not seen."""
+    """The process that the lease is for. Of a record that names none: the worker's when the lease
+    was read, empty when the worker was not seen.
+    """
     wal_position: int = -1
     tool_position: int = -1
     waits_since_ms: int | None = None
 
     @classmethod
     def begin(cls, event: EpisodeEvent, *, read_at_ms: int, incarnation: str) -> LeaseClock:
-        """Start the clock of a Leased record."""
+        """Start the clock of a Leased record; `incarnation` is its worker's, as far as is known."""
         return cls(
             attempt=event.attempt,
             lease_ms=event.lease_ms,
             expires_at_ms=read_at_ms + event.lease_ms,
-            incarnation=incarnation,
+            incarnation=event.incarnation or incarnation,
         )
 
     def progress(self, event: EpisodeEvent, *, read_at_ms: int, limits: LeaseLimits) -> None:

@@ -21,7 +21,7 @@ from schemas.records.learner_event import LearnerEvent
 from schemas.records.task import Task
 from schemas.records.trajectory import Trajectory
 from schemas.records.worker_state import WorkerState
-from schemas.rules.episodes import EpisodeLife, SchedulerFences
+from schemas.rules.episodes import EpisodeLife, SchedulerFences, is_for
 from schemas.rules.lineage import LearnerLog
 from schemas.topics import GATE_DECISIONS, TASKS, TRAJECTORIES, Topic
 from stream_jobs.core.frontier import Frontier
@@ -281,7 +281,7 @@ class Ledger:
             return LEASE_EXPIRED
         # A new process under the worker's id no longer runs what the lease gave the old one.
         newest = self.roster.incarnation(lease.worker_id)
-        return WORKER_LOST if clock.incarnation and newest != clock.incarnation else ""
+        return "" if is_for(clock.incarnation, newest) else WORKER_LOST
 
     def _issue(self, partition: int, offset: int, timestamp_ms: int, event: EpisodeEvent) -> None:
         group = self.groups.get(event.ordinal)

@@ -1,7 +1,8 @@
 """Which environment workers there are, and how many more episodes each takes.
 
 A worker that was not renewed for `gone_ms` is gone. Another incarnation under the same id is
-another process: what the first one ran is lost to it.
+another process: what the first one ran is lost to it. An older process that goes on announcing
+itself under the name says nothing, as long as the younger one is there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from schemas.enums import Role, WorkerStatus
 from schemas.ids import WorkerId
 from schemas.records.worker_state import WorkerState
+from schemas.rules.workers import is_successor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,8 +35,13 @@ class Roster:
 
     def take(self, state: WorkerState, *, seen_ms: int) -> None:
         """Take a worker's state; `seen_ms` is the monotonic time at which it was true. Unit: ms."""
-        if state.role is self._role:
-            self._seen[state.worker_id] = _Seen(state=state, at_ms=seen_ms)
+        if state.role is not self._role:
+            return
+        known = self._seen.get(state.worker_id)
+        is_older = known is not None and is_successor(known.state, state)
+        if is_older and not self.is_gone(state.worker_id, now_ms=seen_ms):
+            return
+        self._seen[state.worker_id] = _Seen(state=state, at_ms=seen_ms)
 
     def alive(self, *, now_ms: int) -> Mapping[WorkerId, WorkerState]:
         """Return the workers that take work now."""
@@ -45,7 +52,7 @@ class Roster:
         }
 
     def incarnation(self, worker: WorkerId) -> str:
-        """Return the newest incarnation seen of a worker; empty when it was never seen."""
+        """Return the incarnation of a worker that counts; empty when it was never seen."""
         seen = self._seen.get(worker)
         return seen.state.incarnation if seen else ""
 
@@ -63,7 +70,7 @@ class Seats:
     by id.
     """
 
-    __slots__ = ("_free",)
+    __slots__ = ("_free", "_incarnations")
 
     def __init__(
         self, alive: Mapping[WorkerId, WorkerState], taken: Mapping[WorkerId, int]
@@ -72,16 +79,17 @@ class Seats:
         self._free = {
             worker: state.capacity - taken.get(worker, 0) for worker, state in alive.items()
         }
+        self._incarnations = {worker: state.incarnation for worker, state in alive.items()}
 
     @property
     def free(self) -> int:
         """Places left in all. Unit: episodes."""
         return sum(max(0, free) for free in self._free.values())
 
-    def take(self) -> WorkerId | None:
-        """Take a place and return its worker, or None when there is none."""
+    def take(self) -> tuple[WorkerId, str] | None:
+        """Take a place and return its worker and incarnation, or None when there is none."""
         worker = min(self._free, key=lambda worker: (-self._free[worker], worker), default=None)
         if worker is None or self._free[worker] <= 0:
             return None
         self._free[worker] -= 1
-        return worker
+        return worker, self._incarnations[worker]

@@ -80,6 +80,7 @@ class Life:
     event: EpisodeEvent
     attempt: int = 0
     holder: str = ""
+    process: str = ""
     is_ended: bool = False
     is_abandoned: bool = False
 
@@ -119,9 +120,12 @@ def _live(life: Life, event: EpisodeEvent) -> None:
     if event.kind is EpisodeEventKind.LEASED:
         if event.attempt > life.attempt:
             life.attempt, life.holder = event.attempt, event.worker_id
+            life.process = event.incarnation
     elif event.kind is EpisodeEventKind.ABANDONED:
         life.is_abandoned = True
-    elif (event.attempt, event.writer_id) != (life.attempt, life.holder):
+    elif (event.attempt, event.writer_id) != (life.attempt, life.holder) or (
+        event.incarnation not in ("", life.process) and life.process
+    ):
         return
     elif event.kind is EpisodeEventKind.PAUSED:
         life.holder = ""

@@ -106,15 +106,17 @@ class World:
         member: int = 0,
         attempt: int = 1,
         worker: str = "environment-1",
+        incarnation: str = "",
         lease_ms: int = 60_000,
     ) -> EpisodeId:
-        """Lease an episode of a task to a worker."""
+        """Lease an episode of a task to a worker, or to one process of it."""
         return self.event(
             task,
             EpisodeEventKind.LEASED,
             member=member,
             attempt=attempt,
             worker_id=WorkerId(worker),
+            incarnation=f"{worker}-{incarnation}" if incarnation else "",
             lease_ms=lease_ms,
             task_frame=self.bus.codec.encode(TASKS, task),
             tokens_floor=0,

@@ -131,6 +131,15 @@ def _passed_over(_: Topic[Any], record: Any) -> Any:
     return dataclasses.replace(record, trained=record.trained[:1])
 
 
+def _two_under_an_old_lease(_: Topic[Any], record: Any) -> Any:
+    """The lease names no process, and a second one writes the Result of the first one's Intent."""
+    if type(record) is EpisodeEvent and record.kind is EpisodeEventKind.LEASED:
+        return dataclasses.replace(record, incarnation="")
+    if type(record) is ToolEvent and record.kind is ToolEventKind.RESULT:
+        return dataclasses.replace(record, incarnation="zombie")
+    return record
+
+
 STEP = {"kind": LearnerEventKind.STEP}
 INTENT = {"kind": ToolEventKind.INTENT, "episode_id": TRAINED}
 RESULT = {"kind": ToolEventKind.RESULT, "episode_id": TRAINED}
@@ -200,6 +209,9 @@ BREAKS: list[tuple[int, str, Any]] = [
     ),
     (3, "no Intent before", only(ToolEvent, gone, **INTENT)),
     (3, "executed twice", only(ToolEvent, twice, **RESULT)),
+    (3, "holds the lease", only(ToolEvent, replaced(incarnation="zombie"), **INTENT)),
+    (3, "holds the lease", only(ToolEvent, replaced(writer_id=WorkerId("other")), **RESULT)),
+    (3, "two processes", _two_under_an_old_lease),
     (4, "not the final one", only(Trajectory, replaced(ended_offset=3), **SEALED)),
     (4, "not the first of attempt", only(Trajectory, replaced(verdict_offset=3), **SEALED)),
     (4, "not the first", only(GateDecision, _decided(trajectory_offset=50), ordinal=0)),
@@ -211,6 +223,7 @@ BREAKS: list[tuple[int, str, Any]] = [
     (4, "never issued", only(GateDecision, _decided(episode_id=EpisodeId("run-1.0.9")), ordinal=0)),
     (4, "without an Admit", only(GatedTrajectory, replaced(decision_offset=7), **SEALED)),
     (4, "not the final one", only(EpisodeEvent, replaced(writer_id=WorkerId("zombie")), **ENDED)),
+    (4, "not the final one", only(EpisodeEvent, replaced(incarnation="zombie"), **ENDED)),
     (4, "members issued of 3", only(EpisodeEvent, replaced(group_size=3), **ISSUED)),
     (5, "no task offers", only(Task, gone, ordinal=0)),
     (5, "tool events of", only(EpisodeEvent, gone, **ISSUED)),

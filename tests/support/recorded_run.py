@@ -268,7 +268,12 @@ class RecordedRun:
         seq = 0
         for attempt in range(1, attempts + 1):
             self._event(
-                episode, EpisodeEventKind.LEASED, attempt=attempt, worker_id=worker, lease_ms=60_000
+                episode,
+                EpisodeEventKind.LEASED,
+                attempt=attempt,
+                worker_id=worker,
+                incarnation="i",
+                lease_ms=60_000,
             )
             self._tool(episode, ToolEventKind.FENCE, attempt)
             self._commit(episode, TokenKind.FENCE, attempt)

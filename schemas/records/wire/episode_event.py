@@ -70,8 +70,9 @@ def encode(prefix: bytes, record: EpisodeEvent) -> bytes | None:
     queue_us = record.queue_us
     at_us = record.at_us
     writer_id = record.writer_id
+    incarnation = record.incarnation
     if not (
-        type(run_id) is type(episode_id) is type(group_id) is type(task_id) is type(scheduler_id) is type(worker_id) is type(detail) is type(snapshot_id) is type(writer_id) is str
+        type(run_id) is type(episode_id) is type(group_id) is type(task_id) is type(scheduler_id) is type(worker_id) is type(detail) is type(snapshot_id) is type(writer_id) is type(incarnation) is str
         and type(ordinal) is type(member) is type(attempt) is type(scheduler_epoch) is type(group_size) is type(policy_ordinal) is type(lease_ms) is type(tokens_floor) is type(tool_events_floor) is type(wal_position) is type(tool_position) is type(fence_number) is type(last_seq) is type(token_count) is type(turns) is type(tool_calls) is type(until_us) is type(reset_us) is type(step_us) is type(queue_us) is type(at_us) is int
         and type(task_frame) is bytes
         and type(at_gateway) is bool
@@ -149,6 +150,7 @@ def encode(prefix: bytes, record: EpisodeEvent) -> bytes | None:
             at_us_next,
             at_us_top,
             (TEXTS.get(writer_id) or spell_text(writer_id)),
+            (TEXTS.get(incarnation) or spell_text(incarnation)),
         )
     )
 
@@ -687,6 +689,19 @@ def decode(data: bytes, at: int) -> EpisodeEvent:
         end = at + n
     body = data[at:end]
     draft.writer_id = WORDS.get(body) or read_word(body)
+    at = end
+    n = data[at]
+    if n < 128 and not n & 1:
+        at += 1
+        end = at + (n >> 1)
+    elif data[at + 1] < 128 and not n & 1:
+        end = at + 2 + ((n & 127) >> 1 | data[at + 1] << 6)
+        at += 2
+    else:
+        n, at = read_length(data, at)
+        end = at + n
+    body = data[at:end]
+    draft.incarnation = WORDS.get(body) or read_word(body)
     at = end
     if at != len(data):
         raise ValueError("not the end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,13 @@ import pytest
 
 from environments import registry
 from environments.ports import canonical
+from environments.worker import run
 from schemas.enums import EpisodeEventKind, StopCause, WorkerStatus
+from schemas.errors import FencedError
 from schemas.ids import WorkerId
+from schemas.ports import Context
 from schemas.records.task import Task
+from schemas.records.worker_state import WorkerState
 from schemas.topics import DEAD_LETTERS, EPISODES, TASKS, VERIFY_REQUESTS, WORKERS
 from tests.support.environment_world import SETTINGS, World, until
 from tests.support.fake_gateway import FakeGateway
@@ -111,7 +116,7 @@ async def test_a_worker_that_falls_silent_is_left_though_its_connection_stands()
         world.announce(silent)
         episode = world.lease(task_of("digits"))
         await until(lambda: len(silent.requests) == 2)
-        world.announce(silent, incarnation="b", status=WorkerStatus.STOPPED)
+        world.announce(silent, incarnation="b", started_us=1, status=WorkerStatus.STOPPED)
         world.announce(other)
         ended = await world.ended(episode)
         silent.hold.set()
@@ -295,3 +300,53 @@ async def test_a_worker_is_ready_only_once_a_gateway_is() -> None:
         await until(lambda: len(states()) == 2)
         world.announce(gateway)
         await until(lambda: "ready" in states())
+
+
+async def test_a_lease_of_another_process_under_its_name_is_left_to_it() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:
+        world.announce(gateway)
+        others = world.lease(task_of("digits"), incarnation="z")
+        ended = await world.ended(world.lease(task_of("digits"), member=1, incarnation="a"))
+        assert ended.incarnation == context.incarnation
+    assert [event.kind for event in world.bus.records(EPISODES) if event.episode_id == others] == [
+        EpisodeEventKind.LEASED
+    ]
+
+
+async def test_a_lease_that_stands_twice_in_the_log_is_run_once() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        task = task_of("digits")
+        episode = world.lease(task)
+        await world.ended(episode)
+        world.lease(task)
+        await world.ended(world.lease(task, member=1))
+    sessions = [body["episode_id"] for path, body in gateway.requests if "sessions" in path]
+    assert sessions.count(episode) == 1
+
+
+async def test_a_process_ends_when_it_reads_of_a_younger_one_under_its_name() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway:
+        world.announce(gateway)
+        context = world.context()
+        running = asyncio.create_task(run(context, SETTINGS, codec=world.bus.codec))
+        await until(lambda: "ready" in [s.status for s in states_of(world, context)], running)
+        gateway.hold.clear()
+        episode = world.lease(task_of("digits"))
+        await until(lambda: len(gateway.requests) == 2)
+        [*_, ours] = states_of(world, context)
+        for name, started_us in (("older", ours.started_us - 1), ("younger", ours.started_us + 1)):
+            other = replace(ours, incarnation=name, started_us=started_us)
+            world.bus.append(WORKERS, other)
+        with pytest.raises(FencedError, match="younger"):
+            await running
+        gateway.hold.set()
+    assert states_of(world, context)[-1].status is WorkerStatus.FAILED
+    assert world.events(EpisodeEventKind.ENDED, episode) == []
+
+
+def states_of(world: World, context: Context) -> list[WorkerState]:
+    return [s for s in world.bus.records(WORKERS) if s.incarnation == context.incarnation]

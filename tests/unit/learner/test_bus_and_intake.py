@@ -237,3 +237,16 @@ async def test_a_payload_that_is_wrong_or_gone_is_lost_and_the_others_are_not() 
     late = PayloadFetcher(context_of(bus))
     found = await late.fetch([good], deadline=deadline(bus))
     assert isinstance(found[good.episode_id], Lost)
+
+
+async def test_of_two_processes_of_one_learner_that_start_at_once_one_goes_on() -> None:
+    class Unaware(LearnerBus):
+        async def catch_up(self, *, budget_s: float | None = None) -> None:
+            """Read before the other wrote."""
+
+    bus = MemoryBus(partitions=2)
+    first, second = (Unaware(context_of(bus), SETTINGS) for _ in range(2))
+    await first.fence()
+    with pytest.raises(FencedError, match="has started epoch 1"):
+        await second.fence()
+    await first.append(first.event(LearnerEventKind.RESTORED))

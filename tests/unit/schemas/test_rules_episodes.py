@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from schemas.enums import AbandonReason, ControlKind, EpisodeEventKind, StopCause
@@ -168,3 +169,25 @@ def test_control_records_of_schedulers_need_their_fence() -> None:
     assert fences.take_control(control(ControlKind.SCHEDULER_FENCE, 1, "a"))
     assert fences.take_control(control(ControlKind.DRAINING, 1, "a"))
     assert not fences.take_control(control(ControlKind.END_OF_STREAM, 1, "b"))
+
+
+def test_of_two_processes_under_one_name_only_the_one_that_the_lease_names_may_speak() -> None:
+    zombies = replace(ended(1, STOP), incarnation="old")
+    life, counts = _life(
+        event(K.ISSUED),
+        leased(1, incarnation="new"),
+        replace(event(K.PROGRESS, attempt=1), incarnation="old"),
+        zombies,
+        replace(ended(1, STOP), incarnation="new"),
+    )
+    assert counts == [True, True, False, False, True]
+    assert life.final_mark is not None
+    assert life.final_mark.offset == 4
+
+
+def test_records_from_before_the_incarnation_was_told_count_by_their_worker_alone() -> None:
+    _, of_an_old_scheduler = _life(
+        event(K.ISSUED), leased(1), replace(ended(1, STOP), incarnation="new")
+    )
+    _, of_an_old_environment = _life(event(K.ISSUED), leased(1, incarnation="new"), ended(1, STOP))
+    assert of_an_old_scheduler == of_an_old_environment == [True, True, True]

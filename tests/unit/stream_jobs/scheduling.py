@@ -171,9 +171,13 @@ class World:
             self.tasks += 1
 
     def worker(
-        self, name: str = "environment-0", capacity: int = 100, incarnation: str = "a"
+        self,
+        name: str = "environment-0",
+        capacity: int = 100,
+        incarnation: str = "a",
+        status: WorkerStatus = WorkerStatus.READY,
     ) -> None:
-        """Let an environment worker be there."""
+        """Let an environment worker be there; a later letter of `incarnation` started later."""
         self.write(
             WorkerState(
                 run_id=RUN,
@@ -181,7 +185,8 @@ class World:
                 role=Role.ENVIRONMENT,
                 capacity=capacity,
                 incarnation=incarnation,
-                status=WorkerStatus.READY,
+                status=status,
+                started_us=ord(incarnation),
                 at_us=1,
                 writer_id=WorkerId(name),
             )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schemas.enums import AbandonReason, EpisodeEventKind, StopCause
+from schemas.enums import AbandonReason, EpisodeEventKind, StopCause, WorkerStatus
 from schemas.ids import EpisodeId
 from schemas.records.episode_event import EpisodeEvent
+from schemas.records.worker_state import WorkerState
 from stream_jobs.core.issue import GiveLease
 from tests.unit.stream_jobs.scheduling import RULES, World
 
@@ -163,3 +164,50 @@ def test_a_worker_that_comes_back_as_another_process_loses_its_leases_at_once() 
     world.settle()
     assert {r.life.attempt for r in world.ledger.rollouts()} == {2}
     assert world.log[-1][2].after_failures == {"worker_lost": 1}
+
+
+def incarnations(world: World) -> set[str]:
+    return {r.life.lease.incarnation for r in world.ledger.rollouts() if r.life.lease is not None}
+
+
+def lost_when(*, after: str, leased_to: str = "a") -> int:
+    """Return how many leases are lost once a process under the worker's name is heard of."""
+    world = ready()
+    world.worker(incarnation=leased_to)
+    world.offer(1)
+    world.settle()
+    assert incarnations(world) == {leased_to}
+    world.worker(incarnation=after)
+    return world.ledger.expire({0}, sampled_at_ms=world.now_ms)
+
+
+def test_a_lease_names_the_process_that_runs_under_the_workers_id() -> None:
+    assert lost_when(leased_to="b", after="b") == 0
+    assert lost_when(leased_to="b", after="c") == 2
+
+
+def test_a_process_that_was_replaced_takes_nothing_back_by_announcing_itself_again() -> None:
+    assert lost_when(leased_to="b", after="a") == 0
+
+
+def test_a_restarted_scheduler_knows_from_the_log_which_process_a_lease_was_for() -> None:
+    world = ready()
+    world.offer(1)
+    world.settle()
+    world.worker(incarnation="b")
+    rebuilt = world.rebuilt()
+    assert rebuilt.expire({0}, sampled_at_ms=world.now_ms) == 2
+    blind = world.new_ledger()
+    for offset, at_ms, record in world.log:
+        if not isinstance(record, WorkerState):
+            world.feed(blind, offset, at_ms, record)
+    assert blind.expire({0}, sampled_at_ms=world.now_ms) == 0, "nobody was heard of yet"
+
+
+def test_once_the_younger_process_is_gone_the_older_one_gets_work_again() -> None:
+    world = ready()
+    world.worker(incarnation="b", status=WorkerStatus.STOPPED)
+    world.worker(incarnation="a")
+    world.offer(1)
+    world.settle()
+    assert incarnations(world) == {"a"}
