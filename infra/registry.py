@@ -67,6 +67,18 @@ def register_all(url: str, *, prefix: str) -> int:
     return len(ALL)
 
 
+def unregistered(url: str, *, prefix: str) -> list[str]:
+    """Return the subjects under which today's schema is not registered; changes nothing.
+
+    Raises BusUnreachableError when the registry does not answer.
+    """
+    _reach(url, prefix=prefix)
+    client = _client(url)
+    with _translated(url), ThreadPoolExecutor(_PARALLEL) as pool:
+        own = list(pool.map(lambda topic: _own_id(client, topic, prefix), ALL))
+    return [topic.subject(prefix) for topic, one in zip(ALL, own, strict=True) if one is None]
+
+
 def register(client: SchemaRegistryClient, subject: str, text: str) -> int:
     """Register one version and return its id; SettingsError when it breaks an earlier one."""
     try:

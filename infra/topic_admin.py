@@ -97,6 +97,13 @@ class TopicState:
     """What is not as declared, one sentence each."""
 
 
+def missing_topics(bootstrap: str, *, prefix: str) -> list[str]:
+    """Return the names on the broker of the declared topics that it does not hold."""
+    admin, _ = _reached(bootstrap, patience_s())
+    there = admin.list_topics(timeout=LIST_S).topics
+    return [topic.full(prefix) for topic in ALL if topic.full(prefix) not in there]
+
+
 def create_topics(bootstrap: str, *, prefix: str, partitions: int) -> list[str]:
     """Create the topics that are missing, as declared; return their names on the broker.
 

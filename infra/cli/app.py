@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("infra.cli.proof:replay", "Tell the whole story of one episode."),
     "report": ("infra.cli.run:report", "Write summary and report of a run again."),
     "topics": ("infra.cli.topics:topics", "List, describe, create topics; write the contract."),
-    "tail": ("infra.cli.topics:tail", "Decode a topic live."),
+    "tail": ("infra.cli.tail:tail", "Decode a topic live."),
     "dead-letters": (
         "infra.cli.dead_letters:dead_letters",
         "Show what no consumer could take, and produce it again.",

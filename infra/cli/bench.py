@@ -6,24 +6,41 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from infra.cli.output import json_option, show_json, show_table
 
-# name -> module with `run() -> list[dict]`, each {name, value, unit, goal, conditions}.
-BENCHES: dict[str, str] = {
-    "codec": "benchmarks.codec",
-    "assembler": "benchmarks.assembler",
-    "wal": "benchmarks.wal",
-    "trajectories": "benchmarks.trajectories",
-    "gateway": "benchmarks.gateway",
-    "decode": "benchmarks.decode_ratio",
-    "episodes": "benchmarks.episodes",
-    "audit": "benchmarks.audit",
-    "sink": "benchmarks.sink",
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One measurement."""
+
+    module: str
+    """Has `run() -> list[dict]`, each {name, value, unit, goal, conditions}."""
+    what: str
+    minutes: float
+    """About how long it takes on two cores. Unit: min."""
+
+
+BENCHES = {
+    "codec": Bench("benchmarks.codec", "commits encoded and decoded a second", 0.3),
+    "assembler": Bench("benchmarks.assembler", "tokens that one assembler takes a second", 0.3),
+    "wal": Bench("benchmarks.wal", "commits through the write door beside raw produce", 2),
+    "trajectories": Bench(
+        "benchmarks.trajectories", "trajectories put, decided and fetched beside raw Kafka", 1
+    ),
+    "gateway": Bench("benchmarks.gateway", "what the gateway adds to a turn", 1),
+    "decode": Bench("benchmarks.decode_ratio", "vLLM with the token log beside vLLM alone", 4),
+    "episodes": Bench("benchmarks.episodes", "a thousand episodes at once for two minutes", 6),
+    "audit": Bench("benchmarks.audit", "the audit of a run of a million commits", 3),
+    "lengths": Bench("benchmarks.lengths", "lengths of turns that were cut off and went on", 1),
+    "sink": Bench("benchmarks.sink", "commits from topic to table", 2),
 }
 _AT_MOST = frozenset(
     {
@@ -58,21 +75,43 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
 
 
+def told_minutes(names: Iterable[str]) -> str:
+    """Return about how long these measurements take."""
+    minutes = sum(BENCHES[name].minutes for name in names)
+    return "under a minute" if minutes < 1 else f"about {minutes:.0f} min"
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        show_json(
+            [{"name": n, "what": one.what, "minutes": one.minutes} for n, one in BENCHES.items()]
+        )
+        return
+    rows = [(name, one.what, told_minutes([name])) for name, one in BENCHES.items()]
+    show_table(("name", "what", "takes"), [*rows, (ALL, "all of them", told_minutes(BENCHES))])
+
+
 @click.command()
-@click.argument("name", default="all")
+@click.argument("name", required=False)
 @json_option
-def bench(name: str, as_json: bool) -> None:
-    """Run one measurement, or all; prints a table, or with --json a list of {name, value, unit,
-    goal, conditions}.
+def bench(name: str | None, as_json: bool) -> None:
+    """Run one measurement, or `all`; without NAME list them with how long each takes.
+
+    Prints a table, or with --json a list of {name, value, unit, goal, conditions}.
     """
-    if name != "all" and name not in BENCHES:
-        raise click.UsageError(f"no measurement {name!r}; known: all, {', '.join(BENCHES)}")
+    if name is None:
+        _list(as_json=as_json)
+        return
+    if name != ALL and name not in BENCHES:
+        raise click.UsageError(f"no measurement {name!r}; known: {ALL}, {', '.join(BENCHES)}")
+    chosen = list(BENCHES) if name == ALL else [name]
+    click.echo(f"measuring {', '.join(chosen)}: {told_minutes(chosen)}", err=True)
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
-    for one in BENCHES if name == "all" else (name,):
-        click.echo(f"measuring {one} ...", err=True)
+    for one in chosen:
+        click.echo(f"measuring {one}, {told_minutes([one])} ...", err=True)
         try:
-            rows += importlib.import_module(BENCHES[one]).run()
+            rows += importlib.import_module(BENCHES[one].module).run()
         except Exception as error:  # noqa: BLE001  one measurement that cannot run must not hide the others
             failed.append(one)
             click.echo(f"{one} did not finish: {error}", err=True)

@@ -10,7 +10,9 @@ import click
 import httpx
 import orjson
 
+from infra.cli.output import json_option, run_argument, runs_option, show_json
 from infra.run.folder import RunFolder, find, read_start
+from infra.run.naming import LAST
 from infra.settings import read_resolved
 from schemas.errors import BusUnreachableError, SettingsError
 
@@ -21,31 +23,37 @@ _MEMORY_MAX = 2_000_000_000
 
 
 @click.command()
-@click.argument("name", default="last", metavar="[RUN]")
-@click.option(
-    "--runs", "directory", type=click.Path(path_type=Path), default=Path("runs"),
-    show_default=True, help="Where run folders lie.",
-)  # fmt: skip
+@run_argument(default=LAST)
+@runs_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True,
     help="Port for a run that is over; 0: a free one. A living run's sink has its own.",
 )  # fmt: skip
-def dashboard(name: str, directory: Path, port: int) -> None:
-    """Print the address of the live page of RUN (its folder, id, the start of its id, or `last`).
+@json_option
+def dashboard(name: str, directory: Path, port: int, as_json: bool) -> None:
+    """Print the address of the live page of RUN.
 
     While the run goes on its sink serves the page; afterwards this command does, until Ctrl-C.
     """
     folder = find(name, directory)
     living = _living(folder)
     if living:
-        click.echo(f"{living}/dashboard/")
+        _tell(living, as_json=as_json)
         return
     if not folder.tables.is_dir():
         raise SettingsError(
             f"{folder.root} has neither a sink that runs nor tables",
             hint="the sink writes them while the run goes on; was it ever started?",
         )
-    asyncio.run(_serve(folder, port))
+    asyncio.run(_serve(folder, port, as_json=as_json))
+
+
+def _tell(url: str, *, as_json: bool) -> None:
+    page = f"{url}/dashboard/"
+    if as_json:
+        show_json({"url": page}, lines=True)
+    else:
+        click.echo(page)
 
 
 def _living(folder: RunFolder) -> str:
@@ -57,7 +65,7 @@ def _living(folder: RunFolder) -> str:
     return url
 
 
-async def _serve(folder: RunFolder, port: int) -> None:
+async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
     from functools import partial
 
     from infra.dashboard.site import page_files, story_of
@@ -91,7 +99,7 @@ async def _serve(folder: RunFolder, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         await endpoint.start()
-        click.echo(f"{endpoint.url}/dashboard/")
+        _tell(endpoint.url, as_json=as_json)
         await stop.wait()
     finally:
         await endpoint.stop()

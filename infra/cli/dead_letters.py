@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from infra.cli.output import json_option, show_json, show_table, with_bus
-from infra.cli.topics import as_dict
+from infra.cli.output import (
+    json_option,
+    plain,
+    runs_option,
+    show_json,
+    show_pairs,
+    show_table,
+    with_bus,
+)
+from infra.cli.tail import as_dict
+from infra.run.naming import HOW
+from infra.run.starts import find_start, named
 from schemas.errors import SluiceError
 
 T = TypeVar("T")
@@ -45,19 +56,28 @@ def _at_the_desk(
 
 
 @dead_letters.command("list")
-@click.option("--run", default="", help="Only those met by this run (id, or its start).")
+@click.option("--run", default="", help=f"Only those met by this run: {HOW}.")
+@runs_option
 @with_bus
 @json_option
-def list_letters(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
+def list_letters(
+    run: str, directory: Path, bootstrap: str, registry: str, prefix: str, as_json: bool
+) -> None:
     """List the dead letters: where each came from, who gave up on it, why, and whether it was
     retried.
     """
-    cases = _at_the_desk(lambda desk: desk.cases(), bootstrap, registry, prefix)
+    wanted = named(run, directory)
+
+    async def work(desk: Any) -> tuple[str, Any]:
+        begun = await find_start(desk.consumers, desk.clock, wanted) if wanted else None
+        return "" if begun is None else begun.run_id, await desk.cases()
+
+    run_id, cases = _at_the_desk(work, bootstrap, registry, prefix)
     letters = [
         (case, one)
         for case in cases.values()
         for one in case.letters
-        if str(one.record.run_id).startswith(run)
+        if run_id in ("", one.record.run_id)
     ]
     letters.sort(key=lambda pair: (pair[1].partition, pair[1].offset))
     if as_json:
@@ -82,7 +102,8 @@ def list_letters(run: str, bootstrap: str, registry: str, prefix: str, as_json: 
 @dead_letters.command()
 @click.argument("letter", metavar="PARTITION:OFFSET")
 @with_bus
-def show(letter: str, bootstrap: str, registry: str, prefix: str) -> None:
+@json_option
+def show(letter: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
     """Print one dead letter whole, its raw bytes in hexadecimal, and what a retry would do."""
 
     async def work(desk: Any) -> dict[str, Any]:
@@ -96,7 +117,16 @@ def show(letter: str, bootstrap: str, registry: str, prefix: str) -> None:
         refused = await desk.refusal(case)
         return told | {"retry": "" if refused is None else str(refused)}
 
-    show_json(_at_the_desk(work, bootstrap, registry, prefix))
+    told = _at_the_desk(work, bootstrap, registry, prefix)
+    if as_json:
+        show_json(told)
+        return
+    record, decoded = told.pop("record"), told.pop("decoded", None)
+    retry_would = told.pop("retry") or "produce it again"
+    show_pairs({**told, **record, "retry would": retry_would})
+    if decoded is not None:
+        click.echo("\nit decodes now:")
+        show_pairs(plain(decoded))
 
 
 @dead_letters.command()

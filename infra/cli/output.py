@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +12,13 @@ from typing import Any, TypeVar
 import click
 import orjson
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-T = TypeVar("T")
+from infra.figures import readable
+from infra.run.naming import HOW
+
+F = TypeVar("F", bound=Callable[..., Any])
 _PIPED_WIDTH = 200
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
@@ -25,7 +28,15 @@ runs_option = click.option(
     type=click.Path(path_type=Path),
     default=Path("runs"),
     show_default=True,
-    help="Where run folders lie.",
+    help="Where run folders lie; `last` is the newest there.",
+)
+overrides_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    callback=lambda _, __, given: _pairs(given),
+    help="Override one setting; may be repeated.",
 )
 bus_options = [
     click.option(
@@ -42,6 +53,29 @@ bus_options = [
         "--prefix", default="sluice", show_default=True, help="Prefix of the topic names."
     ),
 ]
+
+
+def run_argument(*, default: str | None = None) -> Callable[[F], F]:
+    """Let a command take RUN as `name`, and say in its help what names a run."""
+
+    def decorate(command: F) -> F:
+        command.__doc__ = f"{command.__doc__}\n\n    RUN is {HOW}."
+        metavar = "RUN" if default is None else "[RUN]"
+        if default is not None:
+            command.__doc__ += f" Without it: `{default}`."
+        argument = click.argument(
+            "name", metavar=metavar, default=default, required=default is None
+        )
+        return argument(command)
+
+    return decorate
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise click.UsageError(f"--set {one}: expected SECTION.KEY=VALUE, as run.seed=3")
+    return dict(one.partition("=")[::2] for one in given)
 
 
 def with_bus(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,15 +114,23 @@ def show_table(
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*(escape(_cell(cell)) for cell in row))
     # Piped output is read by programs and pagers, which fold lines themselves.
     Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
 
 
-def run_async(work: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine function to its end."""
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_cell, value))}]"
+    return readable(value) if isinstance(value, float) else str(value)
 
-    async def call() -> T:
-        return await work()
 
-    return asyncio.run(call())
+def show_pairs(pairs: Mapping[str, Any]) -> None:
+    """Print names and values on stdout, one a line, values below one another."""
+    width = max((len(name) for name in pairs), default=0)
+    for name, value in pairs.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{k} {_cell(v)}" for k, v in value.items()) or "none"
+        click.echo(f"{name:<{width}}  {_cell(value)}".rstrip())

@@ -10,53 +10,24 @@ from typing import Any
 import click
 import orjson
 
-from infra.cli.output import json_option, plain, show_json, show_table, with_bus
-from schemas.enums import ControlKind
+from infra.cli.output import (
+    json_option,
+    plain,
+    run_argument,
+    runs_option,
+    show_json,
+    show_pairs,
+    show_table,
+    with_bus,
+)
+from infra.run.starts import find_start, named, offsets_of, run_begin
 from schemas.errors import RejectedError, SettingsError
-from schemas.ids import EpisodeId, RunId, run_of_episode
+from schemas.ids import EpisodeId, Version, run_of_episode
 from schemas.ports import Delivered
-from schemas.topics import CONTROL, POLICIES
+from schemas.topics import POLICIES
 
 _READ_MS = 60_000
-
-
-async def _start_of(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, int]]]:
-    """Return id and start offsets of a run; see `_start_record`."""
-    run_id, starts, _ = await _start_record(doors, run)
-    return run_id, starts
-
-
-async def _start_record(doors: Any, run: str) -> tuple[RunId, dict[str, dict[int, int]], str]:
-    """Return id, start offsets and settings of a run from its Start record; raise SettingsError
-    when none or several fit.
-    """
-    ends = dict(await doors.consumers.ends(CONTROL))
-    reader = doors.consumers.reader({CONTROL: dict.fromkeys(ends, 0)})
-    try:
-        wanted = {(CONTROL.name, p): end for p, end in ends.items()}
-        messages = await reader.read_to(
-            wanted, deadline=doors.deadline(_READ_MS, "the Start records")
-        )
-    finally:
-        await reader.close()
-    starts = {
-        m.record.run_id: m.record
-        for m in messages
-        if isinstance(m, Delivered) and m.record.kind is ControlKind.START
-    }
-    fits = (
-        sorted(one for one in starts if one.startswith(run))
-        if run != "last"
-        else sorted(starts)[-1:]
-    )
-    if len(fits) != 1:
-        known = ", ".join(sorted(starts)[-5:]) or "none"
-        what = "no run" if not fits else f"{len(fits)} runs"
-        raise SettingsError(f"{what} called {run!r} on this bus", hint=f"known: {known}")
-    found: dict[str, dict[int, int]] = {}
-    for end in starts[fits[0]].ends:
-        found.setdefault(end.topic, {})[end.partition] = end.offset
-    return fits[0], found, starts[fits[0]].settings
+_VERSIONS_SHOWN = 5
 
 
 def _asking(directory: Path, run_id: str) -> Any:
@@ -81,7 +52,7 @@ def _asking(directory: Path, run_id: str) -> Any:
 
 
 @click.command()
-@click.argument("run")
+@run_argument()
 @click.option(
     "--tables",
     "with_tables",
@@ -93,41 +64,33 @@ def _asking(directory: Path, run_id: str) -> Any:
     is_flag=True,
     help="Append the result to control when it is clean: trims and later audits go on from there.",
 )
-@click.option(
-    "--runs",
-    "directory",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Where run folders lie; --tables finds the run's sink there.",
-)
+@click.option("--dry-run", is_flag=True, help="With --record: audit, and append nothing.")
+@runs_option
 @with_bus
 @json_option
 def audit(
-    run: str, with_tables: bool, record: bool, directory: Path, bootstrap: str, registry: str,
-    prefix: str, as_json: bool,
+    name: str, with_tables: bool, record: bool, dry_run: bool, directory: Path, bootstrap: str,
+    registry: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Check the invariants of a run from its topics, live or ended; exit 0 only when it is clean.
-
-    RUN is a run's id, the start of it, or `last`.
-    """
+    """Check the invariants of RUN from its topics, live or ended; exit 0 only when it is clean."""
     from infra.audit.processes import look_for_cycles_rarely
     from infra.run import proof
     from infra.run.bus import Doors, find_bus
 
     look_for_cycles_rarely()
+    wanted = named(name, directory)
 
     async def work() -> Any:
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="audit")
         try:
-            run_id, starts = await _start_of(doors, run)
+            run_id, starts = await run_begin(doors.consumers, doors.clock, wanted)
             report = await proof.prove(doors, run_id, starts)
             if with_tables:
                 from infra.audit import tables
 
                 ask = _asking(directory, run_id)
                 report = await tables.with_tables(doors.consumers, report, starts, ask)
-            if record and report.is_clean:
+            if record and report.is_clean and not dry_run:
                 await proof.record(doors, report)
             return report
         finally:
@@ -139,8 +102,9 @@ def audit(
     else:
         report.show()
     if record:
-        what = "recorded" if report.is_clean else "not recorded: it is not clean"
-        click.echo(f"this audit is {what}", err=True)
+        done = "would be recorded" if dry_run else "is recorded"
+        what = done if report.is_clean else "is not recorded: it is not clean"
+        click.echo(f"this audit {what}", err=True)
     sys.exit(0 if not report.violations else 1)
 
 
@@ -174,11 +138,12 @@ def replay(
     async def work() -> Any:
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="replay")
         try:
-            run_id, starts, settings = await _start_record(doors, run)
+            start = await find_start(doors.consumers, doors.clock, run)
             story = await stories.replay(
-                doors.consumers, run_id, EpisodeId(episode), starts, codec=doors.codec
-            )
-            return story, tokenizer or stories.model_of(settings)
+                doors.consumers, start.run_id, EpisodeId(episode), offsets_of(start),
+                codec=doors.codec,
+            )  # fmt: skip
+            return story, tokenizer or stories.model_of(start.settings)
         finally:
             await doors.close()
 
@@ -204,7 +169,7 @@ async def _versions(run: str, bootstrap: str, registry: str, prefix: str) -> lis
 
     doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="policies")
     try:
-        run_id, starts = await _start_of(doors, run)
+        run_id, starts = await run_begin(doors.consumers, doors.clock, run)
         reader = doors.consumers.reader({POLICIES: starts[POLICIES.name]})
         try:
             ends = {(POLICIES.name, p): e for p, e in (await reader.ends(POLICIES)).items()}
@@ -220,12 +185,15 @@ async def _versions(run: str, bootstrap: str, registry: str, prefix: str) -> lis
 
 
 @policies.command("list")
-@click.argument("run")
+@run_argument()
+@runs_option
 @with_bus
 @json_option
-def list_policies(run: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
-    """List the versions of a run."""
-    found = asyncio.run(_versions(run, bootstrap, registry, prefix))
+def list_policies(
+    name: str, directory: Path, bootstrap: str, registry: str, prefix: str, as_json: bool
+) -> None:
+    """List the versions of RUN."""
+    found = asyncio.run(_versions(named(name, directory), bootstrap, registry, prefix))
     if as_json:
         show_json([{k: v for k, v in plain(one).items() if k != "manifest"} for one in found])
         return
@@ -246,15 +214,30 @@ def list_policies(run: str, bootstrap: str, registry: str, prefix: str, as_json:
 
 
 @policies.command("show")
-@click.argument("run")
+@run_argument()
 @click.argument("version", metavar="EPOCH/NUMBER")
+@runs_option
 @with_bus
-def show_policy(run: str, version: str, bootstrap: str, registry: str, prefix: str) -> None:
-    """Show one version with its manifest."""
-    found = asyncio.run(_versions(run, bootstrap, registry, prefix))
-    one = [v for v in found if f"{v.epoch}/{v.number}" == version]
-    if not one:
+@json_option
+def show_policy(
+    name: str, version: str, directory: Path, bootstrap: str, registry: str, prefix: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show one version of RUN with its manifest."""
+    try:
+        wanted = Version.parse(version)
+    except ValueError as error:
+        raise SettingsError(str(error), hint="`sluice policies list RUN` names them") from error
+    found = asyncio.run(_versions(named(name, directory), bootstrap, registry, prefix))
+    one = next((v for v in found if Version(v.epoch, v.number) == wanted), None)
+    if one is None:
+        known = ", ".join(f"{v.epoch}/{v.number}" for v in found[-_VERSIONS_SHOWN:]) or "none"
         raise SettingsError(
-            f"no version {version!r} in this run", hint="`sluice policies list RUN` names them"
+            f"no version {version!r} in this run",
+            hint=f"known: {known} (newest last); `sluice policies list RUN` lists all",
         )
-    show_json(one[0])
+    if as_json:
+        show_json(one)
+        return
+    show_pairs({k: v for k, v in plain(one).items() if k != "manifest"})
+    click.echo(f"\n{one.manifest}".rstrip())

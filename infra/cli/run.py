@@ -12,7 +12,17 @@ from typing import Any
 import click
 import orjson
 
-from infra.cli.output import json_option, runs_option, show_json
+from infra.cli.output import (
+    json_option,
+    overrides_option,
+    run_argument,
+    runs_option,
+    show_json,
+    show_pairs,
+)
+from infra.figures import readable
+from infra.run.folder import find
+from infra.run.naming import HOW
 
 
 @click.command()
@@ -20,20 +30,18 @@ from infra.cli.output import json_option, runs_option, show_json
 @click.option(
     "--resume",
     metavar="RUN",
-    help="Go on with a run: its folder, id, the start of its id, or `last`.",
+    help=f"Go on with a run: {HOW}.",
 )
 @runs_option
+@overrides_option
 @click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Override one setting; may be repeated.",
+    "--dry-run",
+    is_flag=True,
+    help="Check the settings and print them resolved, as JSON; start nothing.",
 )
-@click.option("--dry-run", is_flag=True, help="Check the settings and print them resolved.")
 @json_option
 def run(
-    config: Path | None, resume: str | None, directory: Path, overrides: tuple[str, ...],
+    config: Path | None, resume: str | None, directory: Path, overrides: dict[str, str],
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Train: start every role, show progress, stop by budget or Ctrl-C, audit, and write summary
@@ -42,23 +50,26 @@ def run(
     Exits 0 only when the run closed and its audit is clean.
     """
     from infra.run import session
+    from infra.settings import read_resolved
 
-    pairs = dict(one.partition("=")[::2] for one in overrides)
-    if dry_run:
-        if config is None:
-            raise click.UsageError("--dry-run needs a settings file")
-        settings = session.resolve_settings(config, directory=directory, overrides=pairs)
-        show_json(orjson.loads(settings.model_dump_json()))
-        return
     if (config is None) == (resume is None):
         raise click.UsageError("give either a settings file or --resume RUN")
-    if resume is not None:
-        outcome = asyncio.run(session.resume(resume, directory=directory))
+    if resume is not None and overrides:
+        raise click.UsageError("--set is for a new run; one that is resumed keeps its settings")
+    if dry_run:
+        settings = (
+            session.resolve_settings(config, directory=directory, overrides=overrides)
+            if config is not None
+            else read_resolved(find(str(resume), directory).settings)
+        )
+        show_json(orjson.loads(settings.model_dump_json()))
+        return
+    if config is None:
+        outcome = asyncio.run(session.resume(str(resume), directory=directory))
     else:
-        assert config is not None
         outcome = asyncio.run(
             session.start(
-                config, directory=directory, overrides=pairs, randomness=secrets.token_bytes(16)
+                config, directory=directory, overrides=overrides, randomness=secrets.token_bytes(16)
             )
         )
     if as_json:
@@ -81,7 +92,7 @@ def _quarter(interval: dict[str, Any]) -> str:
 def _three(q: dict[str, Any]) -> str:
     if q["p50"] is None:
         return "-"
-    return f"{q['p50']:.3g} / {q['p95']:.3g} / {q['p99']:.3g} (n {q['n']})"
+    return f"{' / '.join(readable(q[name]) for name in ('p50', 'p95', 'p99'))} (n {q['n']})"
 
 
 def _counts(value: dict[str, int]) -> str:
@@ -120,9 +131,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
         ),
         ("report", str(folder / "report.html")),
     ]
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        click.echo(f"{name:<{width}}  {value}")
+    show_pairs(dict(lines))
 
 
 @click.command()
@@ -132,10 +141,16 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
     "name",
     required=True,
     metavar="RUN",
-    help="The run: its folder, id, the start of its id, or `last`.",
+    help=f"The run: {HOW}.",
 )
 @runs_option
-@click.option("--index", default=0, show_default=True, help="Place among the workers of this role.")
+@click.option(
+    "--index",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Place among the workers of this role.",
+)
 @click.option("--supervised", is_flag=True, help="Also stop when the parent process is gone.")
 def worker(role: str, name: str, directory: Path, index: int, supervised: bool) -> None:
     """Run one role of a run in this process, until the run ends or SIGTERM."""
@@ -148,14 +163,17 @@ def worker(role: str, name: str, directory: Path, index: int, supervised: bool) 
 
 
 @click.command()
-@click.argument("name", metavar="RUN")
+@run_argument()
 @runs_option
+@click.option("--dry-run", is_flag=True, help="Compute and print, and write neither file.")
 @json_option
-def report(name: str, directory: Path, as_json: bool) -> None:
-    """Compute summary and report of a run again from its topics; works while it is live."""
+def report(name: str, directory: Path, dry_run: bool, as_json: bool) -> None:
+    """Compute summary and report of RUN again from its topics; works while it is live."""
     from infra.run import session
 
-    summary, folder = asyncio.run(session.account_again(name, directory=directory))
+    summary, folder = asyncio.run(
+        session.account_again(name, directory=directory, keeps=not dry_run)
+    )
     if as_json:
         show_json(summary)
     else:

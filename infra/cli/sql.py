@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import orjson
 
-from infra.cli.output import json_option, show_json, show_table
+from infra.cli.output import json_option, runs_option, show_json, show_table
 from infra.run.folder import RunFolder, find
+from infra.run.naming import HOW, LAST
 from schemas.errors import Boundary, RejectedError, SettingsError, TransientError
 
-_RUNS = Path("runs")
 _ANSWER_S = 60.0
 _SECONDS_MAX = 60.0
 _ROWS_MAX = 1_000_000
@@ -26,14 +26,8 @@ _FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
 
 @click.command()
 @click.argument("query")
-@click.option(
-    "--run", "name", default="last", show_default=True,
-    help="A run: its folder, id, the start of its id, or `last`.",
-)  # fmt: skip
-@click.option(
-    "--runs", "directory", type=click.Path(path_type=Path), default=_RUNS, show_default=True,
-    help="Where run folders lie.",
-)  # fmt: skip
+@click.option("--run", "name", default=LAST, show_default=True, help=f"The run: {HOW}.")
+@runs_option
 @click.option(
     "--format", "form", type=click.Choice(sorted(_FORMATS)), default="table", show_default=True,
     help="How the answer is printed.",

@@ -15,9 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from infra.cli.output import runs_option
+from infra.cli.output import json_option, run_argument, runs_option, show_json
 from infra.cli.sql import ask
+from infra.figures import readable
 from infra.run.folder import RunFolder, find
+from infra.run.naming import LAST
 from schemas.errors import SluiceError
 
 Row: TypeAlias = Mapping[str, Any]
@@ -47,19 +49,21 @@ _LETTERS = "SELECT sum(n) AS n FROM dead_letters_by_error"
 
 
 @click.command()
-@click.argument("name", default="last", metavar="[RUN]")
+@run_argument(default=LAST)
 @runs_option
 @click.option(
     "--every", "every_s", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
     help="Time between two looks. Unit: s.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Look once, print, and end.")
-def top(name: str, directory: Path, every_s: float, once: bool) -> None:
-    """Show a run live at the terminal (its folder, id, the start of its id, or `last`); Ctrl-C
-    ends.
-    """
+@json_option
+def top(name: str, directory: Path, every_s: float, once: bool, as_json: bool) -> None:
+    """Show RUN live at the terminal; Ctrl-C ends. With --json one look, as one object."""
     folder = find(name, directory)
     console = Console()
+    if as_json:
+        show_json(look(lambda statement: _rows(folder, statement)))
+        return
     if once:
         console.print(screen(lambda statement: _rows(folder, statement)))
         return
@@ -79,10 +83,26 @@ def _rows(folder: RunFolder, statement: str) -> Sequence[Row]:
     return rows
 
 
+def look(asking: Asking) -> dict[str, Any]:
+    """Return all that is shown, from seven questions to the views.
+
+    learning and throughput are one row each, empty at first; the others are lists of rows.
+    """
+    return {
+        "learning": _first(asking(_UPDATES)),
+        "throughput": _first(asking(_THROUGHPUT)),
+        "accounts": asking(_ACCOUNTS),
+        "quantities": asking(_QUANTITIES),
+        "waits": asking(_WAITS),
+        "workers": asking(_WORKERS),
+        "dead_letters": int(_first(asking(_LETTERS)).get("n") or 0),
+    }
+
+
 def screen(asking: Asking) -> RenderableType:
-    """Return all that is shown, from seven questions to the views."""
-    updates, flow = _first(asking(_UPDATES)), _first(asking(_THROUGHPUT))
-    letters = _first(asking(_LETTERS)).get("n") or 0
+    """Return what one look shows at a terminal."""
+    seen = look(asking)
+    updates, flow = seen["learning"], seen["throughput"]
     head = Text(
         f"update {_plain(updates.get('updates'))}   reward {_plain(updates.get('reward'))}   "
         f"loss {_plain(updates.get('loss'))}   KL {_plain(updates.get('kl'))} nats   "
@@ -90,18 +110,14 @@ def screen(asking: Asking) -> RenderableType:
         f"tokens/s: {_plain(flow.get('raw'))} sampled, {_plain(flow.get('effective'))} trained, "
         f"{_plain(flow.get('bound'))} the bound ({flow.get('bottleneck') or '-'})"
     )
-    if int(letters):
+    if letters := seen["dead_letters"]:
         head.append(f"\n{letters} dead letters: `sluice dead-letters list`", style="red")
-    accounts = [
-        {"outcome": row["outcome"], "reason": row["reason"], "n": row["n"]}
-        for row in asking(_ACCOUNTS)
-    ]
     return Group(
         head,
-        _table("trajectories", accounts, ("outcome", "reason", "n")),
-        _table("quantities", asking(_QUANTITIES), ("quantity", "p50", "p95", "p99", "max", "n")),
-        _table("waits of the learner", asking(_WAITS), ("cause", "spent_s")),
-        _table("workers", asking(_WORKERS), ("worker", "status", "version", "starts")),
+        _table("trajectories", seen["accounts"], ("outcome", "reason", "n")),
+        _table("quantities", seen["quantities"], ("quantity", "p50", "p95", "p99", "max", "n")),
+        _table("waits of the learner", seen["waits"], ("cause", "spent_s")),
+        _table("workers", seen["workers"], ("worker", "status", "version", "starts")),
     )
 
 
@@ -136,4 +152,4 @@ def _plain(value: Any) -> str:
     number = float(value)
     if number.is_integer() or abs(number) >= _ROUND_FROM:
         return f"{number:,.0f}"
-    return f"{number:.3g}"
+    return readable(number)

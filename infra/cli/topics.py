@@ -1,36 +1,49 @@
-"""`sluice topics list | describe | create | contract | trim` and `sluice tail`."""
+"""`sluice topics list | describe | create | contract | trim`."""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from infra.cli.output import json_option, plain, show_json, show_table, with_bus
+from infra.cli.output import (
+    json_option,
+    show_json,
+    show_table,
+    with_bus,
+)
 from schemas.errors import SettingsError
-from schemas.ports import Delivered, Message, Poisoned
 from schemas.topics import ALL, BY_NAME, Topic
 
-_POLL_S = 0.5
-_RECORDS_MAX = 500
-_TEXT_MAX = 100
 
+def create_all(
+    bootstrap: str, registry: str, *, prefix: str, partitions: int, dry_run: bool = False
+) -> dict[str, Any]:
+    """Create every topic and register every schema; what is there as declared is left alone.
 
-def create_all(bootstrap: str, registry: str, *, prefix: str, partitions: int) -> None:
-    """Create every topic and register every schema; what is there as declared is left alone."""
-    from infra.registry import register_all
-    from infra.topic_admin import create_topics
+    Returns what was done, or with `dry_run` would be: names of topics and of subjects.
+    """
+    from infra.registry import register_all, unregistered
+    from infra.topic_admin import create_topics, missing_topics
 
-    made = create_topics(bootstrap, prefix=prefix, partitions=partitions)
-    registered = register_all(registry, prefix=prefix)
+    if dry_run:
+        made = missing_topics(bootstrap, prefix=prefix)
+        subjects = unregistered(registry, prefix=prefix)
+    else:
+        made = create_topics(bootstrap, prefix=prefix, partitions=partitions)
+        subjects = unregistered(registry, prefix=prefix)
+        register_all(registry, prefix=prefix)
+    would = "would be " if dry_run else ""
     click.echo(
-        f"topics: {len(made)} created of {len(ALL)}; schemas: {registered} registered or known",
+        f"topics: {len(made)} {would}created of {len(ALL)}; "
+        f"schemas: {len(subjects)} {would}registered of {len(ALL)}",
         err=True,
     )
+    return {"dry_run": dry_run, "created": made, "registered": subjects}
 
 
 def topic_named(name: str) -> Topic[Any]:
@@ -39,7 +52,9 @@ def topic_named(name: str) -> Topic[Any]:
     """
     topic = BY_NAME.get(name) or BY_NAME.get(f"{name}.v1")
     if topic is None:
-        raise SettingsError(f"no topic {name!r}", hint=f"one of {', '.join(BY_NAME)}")
+        near = difflib.get_close_matches(name, [one.removesuffix(".v1") for one in BY_NAME], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(BY_NAME)}"
+        raise SettingsError(f"no topic {name!r}", hint=hint)
     return topic
 
 
@@ -81,13 +96,28 @@ def list_topics(as_json: bool) -> None:
     show_default=True,
     help="Partitions of a topic that does not exist yet.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be created; create nothing.")
 @with_bus
-def create(partitions: int, bootstrap: str, registry: str, prefix: str) -> None:
+@json_option
+def create(
+    partitions: int, dry_run: bool, bootstrap: str, registry: str, prefix: str, as_json: bool
+) -> None:
     """Create every topic as declared and register every schema; safe to repeat."""
     from infra.run.bus import find_bus
 
     address = find_bus(bootstrap, registry, prefix=prefix)
-    create_all(address.bootstrap, address.registry, prefix=prefix, partitions=partitions)
+    told = create_all(
+        address.bootstrap,
+        address.registry,
+        prefix=prefix,
+        partitions=partitions,
+        dry_run=dry_run,
+    )
+    if as_json:
+        show_json(told)
+        return
+    for name in (*told["created"], *told["registered"]):
+        click.echo(name)
 
 
 @topics.command()
@@ -120,17 +150,24 @@ def describe(name: str | None, bootstrap: str, registry: str, prefix: str, as_js
     "--out", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
 )
 @click.option("--prefix", default="sluice", show_default=True, help="Prefix of the topic names.")
-def contract(out: Path | None, prefix: str) -> None:
-    """Write the AsyncAPI 3 document of all topics."""
+@json_option
+def contract(out: Path | None, prefix: str, as_json: bool) -> None:
+    """Write the AsyncAPI 3 document of all topics, which is JSON with or without --json."""
     import orjson
 
     from infra.asyncapi import document
 
+    del as_json
     text = orjson.dumps(document(prefix=prefix), option=orjson.OPT_INDENT_2).decode()
     if out is None:
         click.echo(text)
     else:
-        out.write_text(text + "\n")
+        try:
+            out.write_text(text + "\n")
+        except OSError as error:
+            raise SettingsError(
+                f"{out} cannot be written: {error.strerror}", hint="name another file with --out"
+            ) from error
         click.echo(f"wrote {out}", err=True)
 
 
@@ -186,109 +223,3 @@ def trim(dry_run: bool, bootstrap: str, registry: str, prefix: str, as_json: boo
     show_table(names, [tuple(row[name] for name in names) for row in rows])
     total = sum(row["records"] for row in rows)
     click.echo(f"{total} records {'would be' if dry_run else 'were'} deleted", err=True)
-
-
-def _fits(message: Message, *, run: str, episode: str, kind: str) -> bool:
-    if isinstance(message, Poisoned):
-        return not (run or episode or kind)
-    record = message.record
-    return (
-        (not run or str(getattr(record, "run_id", "")).startswith(run))
-        and (not episode or str(getattr(record, "episode_id", "")) == episode)
-        and (not kind or str(getattr(record, "kind", "")) == kind)
-    )
-
-
-def as_dict(message: Message) -> dict[str, Any]:
-    """Return what JSON shows of a message: its place, and its record or why it has none."""
-    head = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp_ms": message.timestamp_ms,
-    }
-    if isinstance(message, Delivered):
-        return head | {"record": plain(message.record)}
-    return head | {
-        "poison": message.error,
-        "schema_id": message.schema_id,
-        "raw": message.raw.hex(),
-    }
-
-
-def _line(message: Message) -> str:
-    when = datetime.fromtimestamp(message.timestamp_ms / 1e3, UTC).strftime("%H:%M:%S.%f")[:-3]
-    head = f"{when} {message.partition}:{message.offset}"
-    if isinstance(message, Poisoned):
-        return f"{head} POISON {message.error}"
-    fields = []
-    for name, value in plain(message.record).items():
-        if value in ("", 0, 0.0, [], {}, None, "none", False) or name in ("run_id", "at_us"):
-            continue
-        text = str(value)
-        fields.append(f"{name}={text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + '...'}")
-    return f"{head} {type(message.record).__name__} {' '.join(fields)}"
-
-
-async def _tail(
-    topic: Topic[Any], address: Any, *, from_start: bool, follow: bool, limit: int, run: str,
-    episode: str, kind: str, as_json: bool,
-) -> None:  # fmt: skip
-    from infra.run.bus import Doors
-
-    doors = Doors(address, client="tail")
-    ends = dict(await doors.consumers.ends(topic))
-    lows = dict.fromkeys(ends, 0) if from_start else ends
-    reader = doors.consumers.reader({topic: lows})
-    shown = 0
-    try:
-        while True:
-            messages = await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S)
-            for message in messages:
-                if not _fits(message, run=run, episode=episode, kind=kind):
-                    continue
-                if as_json:
-                    show_json(as_dict(message), lines=True)
-                else:
-                    click.echo(_line(message))
-                shown += 1
-                if limit and shown >= limit:
-                    return
-            at = reader.positions()
-            if not follow and all(at[topic.name, p] >= end for p, end in ends.items()):
-                return
-    finally:
-        await reader.close()
-        await doors.close()
-
-
-@click.command()
-@click.argument("topic")
-@click.option("--from-start", is_flag=True, help="Begin at the first record instead of now.")
-@click.option(
-    "--follow/--no-follow", default=True, show_default=True, help="Go on when the end is reached."
-)
-@click.option("--limit", default=0, help="Stop after so many records; 0 is no limit.")
-@click.option("--run", default="", help="Only records of this run (id, or its start).")
-@click.option("--episode", default="", help="Only records of this episode.")
-@click.option("--kind", default="", help="Only records of this kind.")
-@with_bus
-@json_option
-def tail(
-    topic: str, from_start: bool, follow: bool, limit: int, run: str, episode: str, kind: str,
-    bootstrap: str, registry: str, prefix: str, as_json: bool,
-) -> None:  # fmt: skip
-    """Decode a topic live, one line a record; with --json one object a line."""
-    from infra.run.bus import find_bus
-
-    wanted = topic_named(topic)
-    address = find_bus(bootstrap, registry, prefix=prefix)
-    try:
-        asyncio.run(
-            _tail(
-                wanted, address, from_start=from_start, follow=follow, limit=limit, run=run,
-                episode=episode, kind=kind, as_json=as_json,
-            )
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        return

@@ -230,9 +230,10 @@ async def _until_stopped(processes: Processes, *, budget_s: float) -> None:
 
 
 async def account(
-    settings: RunSettings, *, folder: RunFolder, start: RunStart, doors: Doors, restarts: int
+    settings: RunSettings, *, folder: RunFolder, start: RunStart, doors: Doors, restarts: int,
+    keeps: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Audit the run, and write summary and report."""
+    """Audit the run, and write summary and report unless not `keeps`."""
     history, reader = open_history(doors, start)
     try:
         await catch_up(doors, history, reader)
@@ -247,6 +248,8 @@ async def account(
         settings=tree,
         restarts=restarts,
     )
+    if not keeps:
+        return summary
     write_atomically(folder.summary, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
     text = render(history, summary, orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode())
     write_atomically(folder.report, text.encode())

@@ -19,11 +19,13 @@ from typing import Any
 
 import orjson
 
+from infra.run.naming import pick
 from schemas.errors import Boundary, SettingsError, TransientError
 from schemas.ids import RunId
 
 _SECRET_BYTES = 32
 _PID_BYTES = 32
+_START = "start.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class RunFolder:
     @property
     def start(self) -> Path:
         """Run id, offsets at which the run begins, and addresses of the bus."""
-        return self.root / "start.json"
+        return self.root / _START
 
     @property
     def secret(self) -> Path:
@@ -225,21 +227,16 @@ def read_start(folder: RunFolder) -> RunStart:
         ) from error
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder is the folder of a run."""
+    return (path / _START).exists()
+
+
 def find(name: str, directory: Path) -> RunFolder:
-    """Return the folder of a run by path, id, start of an id, or `last`; raise SettingsError when
-    none or several fit.
+    """Return the folder of a run; `infra.run.naming` says what names one, and raises SettingsError
+    when none or several fit.
     """
-    path = Path(name)
-    if (path / "start.json").exists():
-        return RunFolder(root=path)
-    known = sorted(one.parent for one in directory.glob("*/start.json"))
-    if name == "last" and known:
-        return RunFolder(root=known[-1])
-    fits = [one for one in known if one.name == name or one.name.startswith(name)]
-    if len(fits) == 1:
-        return RunFolder(root=fits[0])
-    what = "no run" if not fits else f"{len(fits)} runs"
-    raise SettingsError(
-        f"{what} called {name!r} under {directory}",
-        hint=f"known: {', '.join(one.name for one in known[-5:]) or 'none'}",
-    )
+    if is_run(Path(name)):
+        return RunFolder(root=Path(name))
+    known = [one.parent.name for one in directory.glob(f"*/{_START}")]
+    return RunFolder(root=directory / pick(name, known, where=f"under {directory}"))

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from infra.figures import readable
 from infra.run.history import History, Quantiles, quantiles
 
 _LINE_EVERY_S = 10.0
@@ -19,7 +20,7 @@ _RECENT_STEPS = 5
 def _three(q: Quantiles, unit: str) -> str:
     if q.p50 is None or q.p95 is None or q.p99 is None:
         return "-"
-    return f"{q.p50:.3g} / {q.p95:.3g} / {q.p99:.3g} {unit} (n {q.n})"
+    return f"{readable(q.p50)} / {readable(q.p95)} / {readable(q.p99)} {unit} (n {q.n})"
 
 
 def _share(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 
+from infra.figures import readable
 from infra.run.history import History
 
 _TEMPLATES = Path(__file__).resolve().parent
@@ -86,7 +87,7 @@ def _cell(value: Any) -> str:
         told = ", ".join(f"{name} {count:,}" for name, count in sorted(value.items()))
         return f"{sum(value.values()):,} ({told})" if value else "0"
     if isinstance(value, float):
-        return f"{value:,.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
+        return readable(value)
     return "-" if value is None else _count(value)
 
 

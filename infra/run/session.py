@@ -219,8 +219,10 @@ async def _go_on(folder: RunFolder) -> Outcome:
         await doors.close()
 
 
-async def account_again(name: str, *, directory: Path) -> tuple[dict[str, Any], Path]:
-    """Compute summary and report of a run from its topics."""
+async def account_again(
+    name: str, *, directory: Path, keeps: bool = True
+) -> tuple[dict[str, Any], Path]:
+    """Compute summary and report of a run from its topics; write them unless not `keeps`."""
     folder = find(name, directory)
     settings = read_resolved(folder.settings)
     begun = read_start(folder)
@@ -231,7 +233,7 @@ async def account_again(name: str, *, directory: Path) -> tuple[dict[str, Any], 
         before = orjson.loads(folder.summary.read_bytes()) if folder.summary.exists() else {}
         restarts = int(before.get("process_restarts", 0))
         return await account(
-            settings, folder=folder, start=begun, doors=doors, restarts=restarts
+            settings, folder=folder, start=begun, doors=doors, restarts=restarts, keeps=keeps
         ), folder.root
     finally:
         await doors.close()

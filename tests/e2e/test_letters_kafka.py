@@ -90,7 +90,7 @@ def test_a_letter_is_listed_shown_retried_and_then_refused(line: Line) -> None:
     (listed,) = line.ask("dead-letters", "list", "--json")
     assert (listed["state"], listed["record"]["consumer"]) == ("letter", "assembler")
     place = f"{listed['partition']}:{listed['offset']}"
-    shown = line.ask("dead-letters", "show", place)
+    shown = line.ask("dead-letters", "show", place, "--json")
     assert (shown["decoded"]["code"], shown["retry"]) == ("correct", "")
     assert line.ask("dead-letters", "retry", place, "--dry-run", "--json")["copy"] is None
     told = line.ask("dead-letters", "retry", place, "--json")

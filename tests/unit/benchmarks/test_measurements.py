@@ -44,7 +44,7 @@ def test_a_figure_is_held_against_its_goal_from_the_right_side() -> None:
 
 
 def test_every_measurement_is_a_module_that_runs() -> None:
-    for module in BENCHES.values():
+    for module in (one.module for one in BENCHES.values()):
         # Not imported: one of them loads an engine's libraries.
         spec = importlib.util.find_spec(module)
         assert spec is not None

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from infra import topic_admin
 from infra.cli.app import exit_code, sluice
 from infra.run import bus as run_bus
+from schemas.deadline import Deadline
 from schemas.enums import ControlKind
 from schemas.errors import SluiceError
 from schemas.topics import CONTROL, TOKENS, VERDICTS
@@ -32,6 +33,10 @@ class Line:
                 del address, client
                 self.producer, self.consumers = office.bus.producer(), office.bus.consumers()
                 self.codec, self.clock = office.codec, office.clock
+
+            def deadline(self, budget_ms: int, waiting_for: str) -> Deadline:
+                now_ms = self.clock.monotonic_ms()
+                return Deadline.after(budget_ms, now_ms=now_ms, waiting_for=waiting_for)
 
             async def close(self) -> None:
                 return None
@@ -75,7 +80,7 @@ def test_a_letter_is_listed_shown_retried_and_then_refused(line: Line) -> None:
     (listed,) = line.ask("dead-letters", "list", "--json")
     assert (listed["state"], listed["record"]["consumer"]) == ("letter", "assembler")
     place = f"{listed['partition']}:{listed['offset']}"
-    shown = line.ask("dead-letters", "show", place)
+    shown = line.ask("dead-letters", "show", place, "--json")
     assert (shown["decoded"]["code"], shown["retry"]) == ("correct", "")
     assert line.ask("dead-letters", "retry", place, "--dry-run", "--json")["copy"] is None
     assert line.ask("dead-letters", "retry", place, "--json")["copy"] == f"{VERDICTS.name}:1:1"
@@ -90,7 +95,7 @@ def test_what_does_not_decode_is_shown_with_the_reason(line: Line) -> None:
     asyncio.run(line.office.poison(VERDICTS, verdict(), raw=b"junk"))
     (listed,) = line.ask("dead-letters", "list", "--json")
     place = f"{listed['partition']}:{listed['offset']}"
-    assert "magic" in line.ask("dead-letters", "show", place)["undecodable"]
+    assert "magic" in line.ask("dead-letters", "show", place, "--json")["undecodable"]
     assert "magic" in refused(line.call("dead-letters", "retry", place), code=1)
 
 
