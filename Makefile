@@ -37,15 +37,17 @@ fmt: venv  ## format and sort imports
 	$(VENV)/ruff format .
 	$(VENV)/ruff check --fix .
 
-check: venv  ## formatting, lint, types, layers
+check: venv  ## formatting, lint, types, layers, sizes and names
 	$(VENV)/ruff format --check .
 	$(VENV)/ruff check .
 	$(VENV)/mypy $(CHECKED)
 	PYTHONPATH=. $(VENV)/lint-imports
+	$(PYTEST) -q tests/architecture
 
+# Loading torch alone takes a third of the time that the quick part may take.
 unit: venv  ## the quick part of the tests
 	$(PYTEST) -q -m "not gpu and not kafka and not vllm and not slow" \
-		$(wildcard tests/unit tests/schemas tests/architecture)
+		--ignore tests/unit/learner/with_torch tests/unit tests/schemas
 
 test: setup  ## everything that needs no GPU
 	$(PYTEST) -m "not gpu" tests
