@@ -3,8 +3,8 @@ may sample.
 
 Waits for: the engine's start or a swap, each inside its own bound. Unblocked by: the engine being
 alive under a version that may be served; until then `ready` holds every request back. A load that
-failed fences the engine: it samples nothing until it was started anew and serves the last version
-that was loaded whole.
+failed, or weights that were rejected, fence the engine: it samples nothing until it was started
+anew and serves the last version that was loaded whole and not rejected.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class EngineKeeper:
         self._changing = asyncio.Lock()
         self._doubt = asyncio.Event()
         self._good: tuple[Path, Version] | None = None
+        self._before: tuple[Path, Version] | None = None
+        """What was good before the last swap."""
         self._holds: set[str] = set()
         self.flushes: set[Callable[[], None]] = set()
         """Called at a swap once the engine is drained: commit what waits under the old version."""
@@ -146,8 +148,15 @@ class EngineKeeper:
                 raise InvariantError(
                     f"the engine serves {self._engine.version} after a swap to {version}"
                 )
-            self._good = (folder, version)
+            self._before, self._good = self._good, (folder, version)
         return report
+
+    async def reject(self) -> None:
+        """Give up the weights that were loaded last: the engine stops, and is started again with
+        those that it had before.
+        """
+        self._good = self._before
+        await self.stop()
 
     async def score(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[float]:
         """Return the log-prob of each of `ids` after `prompt_ids` under the served version. Unit:

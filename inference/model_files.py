@@ -20,6 +20,7 @@ from schemas.manifest import (
     manifest_digest,
     parse_manifest,
 )
+from schemas.probe import PROBE_NAME, Probe, parse_probe
 
 TensorHead: TypeAlias = tuple[tuple[int, ...], str]
 """Shape and number format of a tensor."""
@@ -120,6 +121,24 @@ def verify_version(folder: Path, *, manifest: str, digest: str) -> None:
             boundary=Boundary.STORE,
             hint="the version is damaged and is not served; the next one replaces it",
         )
+
+
+def read_probe(folder: Path) -> Probe | None:
+    """Return the probe of a version's folder; None for one without, as the starting weights are.
+
+    Raises TransientError (store) when it cannot be read.
+    """
+    try:
+        text = (folder / PROBE_NAME).read_text()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TransientError(
+            f"{folder / PROBE_NAME} cannot be read: {error}",
+            boundary=Boundary.STORE,
+            hint="the version was not written whole, or was deleted",
+        ) from error
+    return parse_probe(text)
 
 
 def hash_files(folder: Path, names: Mapping[str, Any]) -> dict[str, FileFacts | None]:

@@ -4,7 +4,8 @@ version.
 Consumes: policies.v1, refreshes.v1 (Prepare for this worker), learner-steps.v1. Produces:
 refreshes.v1 (Loaded, Serving, Failed). Waits for: records, in short polls, and a load inside its
 budget. Unblocked by: the coordinator's next Prepare, or a version on the learner's lineage. A load
-that failed leaves the worker at the last version it loaded whole.
+that failed, or log-probs that are not the learner's, leave the worker at the last version that it
+loaded whole and that stood its probe.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 from consumers.dead_letters import bury
 from inference.engine import SwapReport
 from inference.engine_keeper import EngineKeeper
-from inference.model_files import verify_version
+from inference.model_files import read_probe, verify_version
+from inference.settings import PROBE_TOLERANCE_NATS
 from schemas.deadline import Deadline
 from schemas.enums import RefreshEventKind, Role
 from schemas.errors import (
@@ -33,6 +35,7 @@ from schemas.errors import (
 )
 from schemas.ids import Version
 from schemas.ports import Context, Delivered, LogReader, Message, Poisoned
+from schemas.probe import Probe, largest_difference
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.refresh_event import RefreshEvent
 from schemas.rules.lineage import LearnerLog
@@ -46,6 +49,7 @@ _RECORDS_MAX = 1000
 _SEND_MS = 10_000
 _READ_MS = 10_000
 _PROBE_PROMPT, _PROBE_IDS = (1, 2, 3, 4), (5, 6, 7)
+_NOT_PROBED = -1.0
 _ORPHANED = "orphaned"
 
 
@@ -70,6 +74,7 @@ class PolicyFollower:
         on_change: Callable[[str], Awaitable[None]],
         refresh_timeout_s: float,
         checks_files: bool = True,
+        probe_tolerance_nats: float = PROBE_TOLERANCE_NATS,
     ) -> None:
         """`interrupt` makes turns in flight leave the engine. `on_change` is given a sentence
         whenever the served version or its state changes.
@@ -83,6 +88,7 @@ class PolicyFollower:
         self._on_change = on_change
         self._refresh_timeout_s = refresh_timeout_s
         self._checks_files = checks_files
+        self._probe_tolerance_nats = probe_tolerance_nats
         self._policies: dict[Version, PolicyVersion] = {}
         self._learner = LearnerLog()
         self._target: Target | None = None
@@ -210,16 +216,18 @@ class PolicyFollower:
         folder = Path(policy.location)
         if self._checks_files:
             await asyncio.to_thread(verify_version, folder, manifest=policy.manifest, digest=digest)
+        probe = await asyncio.to_thread(read_probe, folder) if self._checks_files else None
         fetch_us = self._context.clock.now_us() - began_us
         inflight = self._inflight()
         report = await self._swap(folder, target.version)
         await self._tell(
             RefreshEventKind.LOADED, target, report=report, fetch_us=fetch_us, inflight=inflight
         )
-        await self._probe(target.version)
+        error = await self._check_probe(target.version, probe)
         await self._tell(
-            RefreshEventKind.SERVING, target, report=report, fetch_us=fetch_us, inflight=inflight
-        )
+            RefreshEventKind.SERVING, target, report=report, fetch_us=fetch_us, inflight=inflight,
+            probe_error=error,
+        )  # fmt: skip
         await self._on_change("")
 
     async def _swap(self, folder: Path, version: Version) -> SwapReport:
@@ -235,18 +243,32 @@ class PolicyFollower:
                 hint="raise inference.refresh_timeout_s, or look at the disk",
             ) from error
 
-    async def _probe(self, version: Version) -> None:
-        """Refuse weights that give no finite log-prob; the reference itself is checked before
-        publication.
+    async def _check_probe(self, version: Version, probe: Probe | None) -> float:
+        """Refuse weights whose log-probs are not those that the learner published with them, or are
+        not finite where it published none. Return the largest difference, -1 without a reference.
+        Unit: nats.
         """
-        values = await self._keeper.score(_PROBE_PROMPT, _PROBE_IDS)
-        if len(values) != len(_PROBE_IDS) or not all(map(math.isfinite, values)):
-            await self._keeper.stop()
-            raise TransientError(
-                f"version {version} gives log-probs {values} on the probe",
-                boundary=Boundary.ENGINE,
-                hint="the weights are damaged or diverged; the learner's last steps say more",
+        if probe is None:
+            values = await self._keeper.score(_PROBE_PROMPT, _PROBE_IDS)
+            is_sound = len(values) == len(_PROBE_IDS) and all(map(math.isfinite, values))
+            error, told = _NOT_PROBED, f"gives log-probs {values} on the probe"
+        else:
+            values = await self._keeper.score(probe.prompt_ids, probe.ids)
+            error = largest_difference(probe, values)
+            is_sound = error <= self._probe_tolerance_nats
+            told = (
+                f"is {error:.3g} nats off the learner's log-probs on its probe, "
+                f"{self._probe_tolerance_nats:g} are allowed"
             )
+        if not is_sound:
+            await self._keeper.reject()
+            raise TransientError(
+                f"version {version} {told}",
+                boundary=Boundary.ENGINE,
+                hint="the weights were not loaded as they are, or are damaged or diverged; the "
+                "learner's last steps say more",
+            )
+        return error
 
     async def _must_be_on_lineage(self, reader: LogReader, version: Version) -> None:
         if not self._learner.is_ancestor(version):
@@ -301,6 +323,7 @@ class PolicyFollower:
         report: SwapReport | None = None,
         fetch_us: int = 0,
         inflight: int = 0,
+        probe_error: float = _NOT_PROBED,
         detail: str = "",
     ) -> None:
         event = RefreshEvent(
@@ -315,6 +338,7 @@ class PolicyFollower:
             pause_us=report.pause_us if report else 0,
             load_us=report.load_us if report else 0,
             inflight=inflight,
+            probe_error=probe_error,
             detail=detail,
             at_us=self._context.clock.now_us(),
             writer_id=self._context.worker_id,

@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from inference.vllm_settings import VllmSettings
 
+PROBE_TOLERANCE_NATS = 1.0
+"""Rounding of the published weights to bf16 moves a log-prob by hundredths of a nat, engines that
+compute in bf16 by tenths; a layer that is missing or misplaced moves some by several nats."""
+
 
 class EngineKind(StrEnum):
     """Which engine samples."""
@@ -145,6 +149,13 @@ class InferenceSettings(BaseModel):
     )
     refresh_timeout_s: float = Field(
         default=120.0, gt=0.0, le=3600.0, description="budget of one change of weights"
+    )
+    probe_tolerance_nats: float = Field(
+        default=PROBE_TOLERANCE_NATS,
+        gt=0.0,
+        le=100.0,
+        description="how far the log-probs of loaded weights may be from the learner's, on the "
+        "version's probe",
     )
     vllm: VllmSettings = Field(default_factory=VllmSettings, description="the vLLM engine")
     scripted: ScriptedSettings = Field(

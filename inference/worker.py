@@ -85,6 +85,7 @@ async def _serve(
         on_change=changed,
         refresh_timeout_s=settings.refresh_timeout_s,
         checks_files=settings.engine is not EngineKind.SCRIPTED,
+        probe_tolerance_nats=settings.probe_tolerance_nats,
     )
     return await _until_stopped(context, service, follower, presence)
 

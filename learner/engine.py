@@ -26,6 +26,7 @@ from learner.core.loss_registry import BoundLoss
 from learner.core.losses import Denominator, LossInputs
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
+from learner.probe import write_probe
 from learner.settings import Device, LearnerSettings, Precision, Schedule
 from learner.weights import load_model, shape_of, write_weights
 from schemas.errors import Boundary, InvariantError
@@ -289,8 +290,12 @@ class Engine:
         return torch.stack(rows).numpy()
 
     def export(self, folder: Path) -> None:
-        """Write the weights as bf16 safetensors with the model's configuration; rank 0 only."""
+        """Write the weights as bf16 safetensors with the model's configuration and the probe that
+        an inference worker holds them against; rank 0 only.
+        """
         write_weights(self.model, folder)
+        with self._autocast():
+            write_probe(folder, self.model, device=self.device)
 
     def save(self, folder: Path) -> None:
         """Write weights, optimiser and random states of every rank under `folder`."""
