@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from consumers.dead_letters import whole
 from infra.reissue import how_it_ended, reissue
+from infra.standing import standing
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import LetterKind, Role
@@ -139,17 +140,8 @@ class Desk:
         self, topic: Topic[Any], starts: Mapping[int, int] | None = None
     ) -> list[Message]:
         """Return what stands in a topic now, from the given offsets or its beginning."""
-        ends = await self.consumers.ends(topic)
-        starts = dict.fromkeys(ends, 0) if starts is None else starts
-        reader = self.consumers.reader({topic: starts})
-        try:
-            wanted = {(topic.name, p): ends[p] for p, start in starts.items() if ends[p] > start}
-            if not wanted:
-                return []
-            deadline = self.deadline(READ_MS, f"what stands in {topic.name}")
-            return list(await reader.read_to(wanted, deadline=deadline))
-        finally:
-            await reader.close()
+        deadline = self.deadline(READ_MS, f"what stands in {topic.name}")
+        return await standing(self.consumers, {topic: starts}, deadline=deadline)
 
     async def cases(self) -> dict[Position, Case]:
         """Return every case."""

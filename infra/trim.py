@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from schemas.deadline import Deadline
+from infra.audit.reading import between
 from schemas.enums import ControlKind, GateOutcome, LearnerEventKind, Purpose
-from schemas.errors import SettingsError, TransientError
+from schemas.errors import SettingsError
 from schemas.ids import EpisodeId, RunId
-from schemas.ports import Clock, Consumers, Delivered, Message
+from schemas.ports import Consumers, Delivered, Message
 from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.gate_decision import GateDecision
@@ -43,9 +43,6 @@ TRIMMED: tuple[Topic[Any], ...] = (TOKENS, TOOL_EVENTS, PAYLOADS)
 """Topics without a time limit whose records may be deleted."""
 _READ: tuple[Topic[Any], ...] = (CONTROL, LEARNER_STEPS, GATE_DECISIONS, TRAJECTORIES, EPISODES)
 _KEPT_DEFAULT = 2
-_READ_MS = 600_000
-_POLL_S = 0.5
-_RECORDS_MAX = 5_000
 Place: TypeAlias = tuple[str, int]
 """Logical topic name and partition."""
 
@@ -214,21 +211,11 @@ class BusFacts:
         return lowest
 
 
-async def facts_of(consumers: Consumers, clock: Clock) -> BusFacts:
-    """Read what decides from the light topics; raises TransientError past ten minutes a topic."""
+async def facts_of(consumers: Consumers) -> BusFacts:
+    """Read what decides from the light topics; raises TransientError when one cannot be read."""
     facts = BusFacts()
     for topic in _READ:
-        ends = await consumers.ends(topic)
-        reader = consumers.reader({topic: dict.fromkeys(ends, 0)})
-        deadline = Deadline.after(
-            _READ_MS, now_ms=clock.monotonic_ms(), waiting_for=f"what stands in {topic.name}"
-        )
-        try:
-            while any(reader.positions()[topic.name, p] < end for p, end in ends.items()):
-                if deadline.is_over(now_ms=clock.monotonic_ms()):
-                    raise TransientError(f"gave up on {deadline.waiting_for}", hint="try again")
-                for message in await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S):
-                    facts.take(message)
-        finally:
-            await reader.close()
+        async for messages in between(consumers, topic, {}, dict(await consumers.ends(topic))):
+            for message in messages:
+                facts.take(message)
     return facts

@@ -28,6 +28,7 @@ from infra.run.folder import RunFolder, read_start, write_atomically
 from infra.run.worker import configure_log, worker_id
 from infra.settings import RunSettings
 from infra.setup.places import find_places
+from infra.standing import standing
 from schemas.ports import Delivered
 from schemas.topics import (
     EPISODES,
@@ -72,15 +73,8 @@ class _Made:
         self.engine = settings.inference.engine.value
         orders = folder.root / "crash-points"
         orders.mkdir(exist_ok=True)
-        broker = _broker(settings) if campaign.with_broker else None
-        scope = Scope(
-            parts=[part.name for part in parts_of(settings)],
-            lease_s=settings.scheduler.lease_ms / 1000,
-            every_s=campaign.every_s,
-            with_broker=broker is not None,
-            has_engine=settings.inference.engine is EngineKind.VLLM,
-            acts=campaign.acts,
-        )
+        broker = local_broker(settings) if campaign.with_broker else None
+        scope = scope_of(settings, campaign, with_broker=broker is not None)
         tally = Tally()
         self.driver = Driver(
             plan=deeds(campaign.seed, scope, tally),
@@ -92,7 +86,19 @@ class _Made:
         return self.driver
 
 
-def _broker(settings: RunSettings) -> Broker | None:
+def scope_of(settings: RunSettings, campaign: Campaign, *, with_broker: bool) -> Scope:
+    """Return what a campaign may hit in a run with these settings."""
+    return Scope(
+        parts=[part.name for part in parts_of(settings)],
+        lease_s=settings.scheduler.lease_ms / 1000,
+        every_s=campaign.every_s,
+        with_broker=with_broker,
+        has_engine=settings.inference.engine is EngineKind.VLLM,
+        acts=campaign.acts,
+    )
+
+
+def local_broker(settings: RunSettings) -> Broker | None:
     """Return the local broker, or None when the bus is somebody else's."""
     if settings.bus.bootstrap:
         return None
@@ -220,18 +226,11 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 async def read_run(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, int]]) -> Read:
     """Read a run's topics to their ends as they are now."""
     read = Read(findings=Findings(run_id), resuming=Resuming(run_id))
-    reader = doors.consumers.reader({topic: starts[topic.name] for topic in _READ})
-    try:
-        ends = {
-            (topic.name, partition): end
-            for topic in _READ
-            for partition, end in (await reader.ends(topic)).items()
-        }
-        messages = await reader.read_to(
-            ends, deadline=doors.deadline(_READ_MS, "what the run's stages wrote")
-        )
-    finally:
-        await reader.close()
+    messages = await standing(
+        doors.consumers,
+        {topic: starts[topic.name] for topic in _READ},
+        deadline=doors.deadline(_READ_MS, "what the run's stages wrote"),
+    )
     for message in messages:
         if not isinstance(message, Delivered):
             continue

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from infra.figures import readable
 from infra.run.naming import HOW
+from schemas.topics import PARTITIONS_DEFAULT
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PIPED_WIDTH = 200
@@ -37,6 +38,13 @@ overrides_option = click.option(
     metavar="SECTION.KEY=VALUE",
     callback=lambda _, __, given: _pairs(given),
     help="Override one setting; may be repeated.",
+)
+partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=PARTITIONS_DEFAULT,
+    show_default=True,
+    help="Partitions of a topic that does not exist yet.",
 )
 bus_options = [
     click.option(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
-from infra.cli.output import json_option, show_json, show_table
+from infra.cli.output import json_option, partitions_option, show_json, show_table
 from infra.platform import commands
 from infra.platform.settings import PlatformSettings, platform_settings
 from infra.platform.status import PlatformStatus
@@ -31,13 +31,7 @@ def _settings(brokers: int | None = None) -> PlatformSettings:
     show_default=True,
     help="Also create the topics and register the schemas.",
 )
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=12,
-    show_default=True,
-    help="Partitions of a topic that does not exist yet.",
-)
+@partitions_option
 @click.option("--dry-run", is_flag=True, help="Say what would be started.")
 @json_option
 def up(brokers: str | None, topics: bool, partitions: int, dry_run: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from infra.cli.output import (
     with_bus,
 )
 from infra.run.starts import find_start, named, offsets_of, run_begin
+from infra.standing import standing
 from schemas.errors import RejectedError, SettingsError
 from schemas.ids import EpisodeId, Version, run_of_episode
 from schemas.ports import Delivered
@@ -170,14 +171,11 @@ async def _versions(run: str, bootstrap: str, registry: str, prefix: str) -> lis
     doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="policies")
     try:
         run_id, starts = await run_begin(doors.consumers, doors.clock, run)
-        reader = doors.consumers.reader({POLICIES: starts[POLICIES.name]})
-        try:
-            ends = {(POLICIES.name, p): e for p, e in (await reader.ends(POLICIES)).items()}
-            messages = await reader.read_to(
-                ends, deadline=doors.deadline(_READ_MS, "the policy versions")
-            )
-        finally:
-            await reader.close()
+        messages = await standing(
+            doors.consumers,
+            {POLICIES: starts[POLICIES.name]},
+            deadline=doors.deadline(_READ_MS, "the policy versions"),
+        )
     finally:
         await doors.close()
     found = [m.record for m in messages if isinstance(m, Delivered) and m.record.run_id == run_id]

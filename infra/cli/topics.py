@@ -12,6 +12,7 @@ import click
 
 from infra.cli.output import (
     json_option,
+    partitions_option,
     show_json,
     show_table,
     with_bus,
@@ -89,13 +90,7 @@ def list_topics(as_json: bool) -> None:
 
 
 @topics.command()
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=12,
-    show_default=True,
-    help="Partitions of a topic that does not exist yet.",
-)
+@partitions_option
 @click.option("--dry-run", is_flag=True, help="Say what would be created; create nothing.")
 @with_bus
 @json_option
@@ -190,7 +185,7 @@ def trim(dry_run: bool, bootstrap: str, registry: str, prefix: str, as_json: boo
     async def read() -> Any:
         doors = Doors(address, client="trim")
         try:
-            return await facts_of(doors.consumers, doors.clock)
+            return await facts_of(doors.consumers)
         finally:
             await doors.close()
 

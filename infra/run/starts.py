@@ -6,6 +6,7 @@ from pathlib import Path
 
 from infra.run.folder import find, is_run, read_start
 from infra.run.naming import LAST, pick
+from infra.standing import standing
 from schemas.deadline import Deadline
 from schemas.enums import ControlKind
 from schemas.ids import RunId
@@ -31,17 +32,10 @@ async def find_start(consumers: Consumers, clock: Clock, name: str) -> ControlEv
 
     Raises SettingsError with the nearest names when none or several fit.
     """
-    ends = dict(await consumers.ends(CONTROL))
-    reader = consumers.reader({CONTROL: dict.fromkeys(ends, 0)})
     deadline = Deadline.after(
         _READ_MS, now_ms=clock.monotonic_ms(), waiting_for="the Start records"
     )
-    try:
-        messages = await reader.read_to(
-            {(CONTROL.name, p): end for p, end in ends.items()}, deadline=deadline
-        )
-    finally:
-        await reader.close()
+    messages = await standing(consumers, {CONTROL: None}, deadline=deadline)
     starts: dict[str, ControlEvent] = {
         m.record.run_id: m.record
         for m in messages

@@ -8,14 +8,13 @@ names them); the environment's stamp is written last, so that an interrupted ins
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from infra.setup.places import PYTHON_NEEDED, TOOLS, Places, find_places, python_is_right
-from infra.setup.steps import run_step, say, write_atomically
+from infra.setup.steps import run_step, said, say, write_atomically
 from schemas.errors import Boundary, SettingsError, SluiceError, TransientError
 
 TRIES = 3
@@ -160,26 +159,14 @@ def run(
     last = ""
     for attempt in range(TRIES):
         try:
-            done = subprocess.run(
-                arguments,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            last = f"no end after {limit_s:.0f} s"
+            code, told = said(arguments, environ=environ, limit_s=limit_s)
         except OSError as error:
             raise SettingsError(
                 f"{arguments[0]} does not start: {error}", hint="install it, then try again"
             ) from error
-        else:
-            if done.returncode in accepted:
-                return
-            last = "\n".join(done.stdout.strip().splitlines()[-8:])
+        if code in accepted:
+            return
+        last = "\n".join(told.splitlines()[-8:])
         time.sleep(2.0**attempt)
     raise TransientError(
         f"{' '.join(arguments[:4])} ... failed {TRIES} times; its last words: {last}",

@@ -5,12 +5,11 @@ The first `init_distributed` on a CPU compiles it in half a minute; no setting s
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 from infra.setup.places import Places
-from infra.setup.steps import write_atomically
+from infra.setup.steps import said, write_atomically
 from schemas.errors import Boundary, TransientError
 
 COMPILE_LIMIT_S = 600
@@ -50,19 +49,14 @@ def compile_extensions(places: Places) -> str:
         "WORLD_SIZE": "1",
         "LOCAL_RANK": "0",
     }
-    done = subprocess.run(
+    code, told = said(
         [sys.executable, "-c", _WARM_UP],
-        env={**os.environ, **learner_environ(places), **one_rank},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=COMPILE_LIMIT_S,
-        check=False,
+        environ={**os.environ, **learner_environ(places), **one_rank},
+        limit_s=COMPILE_LIMIT_S,
     )
-    if done.returncode != 0:
+    if code != 0:
         raise TransientError(
-            f"DeepSpeed's operation did not compile: {done.stdout.strip()[-800:]}",
+            f"DeepSpeed's operation did not compile: {told[-800:]}",
             boundary=Boundary.PLATFORM,
             hint="it needs g++ and ninja; `./sluice doctor` says which is missing",
         )

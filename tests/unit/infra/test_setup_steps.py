@@ -8,7 +8,14 @@ import pytest
 from infra.setup.bootstrap import link_environment
 from infra.setup.model import damaged_files, model_stamp
 from infra.setup.places import Places, find_places
-from infra.setup.steps import folder_bytes, locked, made_beside, run_step, write_atomically
+from infra.setup.steps import (
+    folder_bytes,
+    locked,
+    made_beside,
+    run_step,
+    said,
+    write_atomically,
+)
 from schemas.errors import SettingsError, TransientError
 from tests.architecture.tree import ROOT
 
@@ -117,3 +124,8 @@ def test_an_environment_seen_under_another_name_compiles_in_a_folder_of_its_own(
     monkeypatch.setattr("sys.prefix", str(places.venv_link))
     assert places.torch_extensions.parent == by_its_own_name.parent
     assert places.torch_extensions != by_its_own_name
+
+
+def test_a_command_of_the_set_up_that_does_not_end_is_ended_and_says_so() -> None:
+    assert said(["sh", "-c", "echo one; echo two >&2; exit 3"], limit_s=20) == (3, "one\ntwo")
+    assert said(["sleep", "60"], limit_s=0.2) == (124, "no end after 0.2 s")

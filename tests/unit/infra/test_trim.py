@@ -34,7 +34,6 @@ from schemas.topics import (
     TOOL_EVENTS,
     TRAJECTORIES,
 )
-from tests.support.clocks import RealClock
 from tests.support.fake_rollout import RUN
 from tests.support.memory_bus import MemoryBus
 from tests.unit.stream_jobs.scheduling import author, issued_event
@@ -121,7 +120,7 @@ class Log:
         self.learner(LearnerEventKind.STEP, trained=members)
 
     async def floors(self) -> dict[str, int]:
-        facts = await facts_of(self.bus.consumers(), RealClock())
+        facts = await facts_of(self.bus.consumers())
         return {topic: hold.offset for (topic, _), hold in facts.holds().items()}
 
 
@@ -142,7 +141,7 @@ async def test_all_that_the_last_recorded_audit_saw_may_go_once_nobody_needs_it(
 async def test_a_run_that_was_never_audited_holds_everything_from_its_start() -> None:
     log = Log()
     log.bus.append(CONTROL, control(ControlKind.START, 300, run="run-2"))
-    facts = await facts_of(log.bus.consumers(), RealClock())
+    facts = await facts_of(log.bus.consumers())
     hold = facts.holds()[TOKENS.name, 0]
     assert (hold.offset, hold.run, hold.why) == (300, "run-2", "no audit is recorded")
 
