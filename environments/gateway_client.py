@@ -24,6 +24,7 @@ from schemas.enums import FinishReason, TokenKind
 from schemas.ports import Clock
 from schemas.records.task import Task
 from schemas.records.worker_state import WorkerState
+from schemas.tracing import attempt_span, trace_of_episode, traceparent, turn_span
 
 _LOOK_S = 0.5
 
@@ -136,7 +137,9 @@ class GatewayClient:
             "tokens_floor": lease.tokens_floor,
             "first": command.first,
         }
-        answer = await self._post(worker, "/v1/sessions", lease, body, deadline, is_gone)
+        trace = trace_of_episode(lease.episode_id)
+        parent = traceparent(trace, attempt_span(trace, lease.attempt))
+        answer = await self._post(worker, "/v1/sessions", lease, parent, body, deadline, is_gone)
         return answer if isinstance(answer, Refusal) else _read(_session, answer)
 
     async def ask(
@@ -170,7 +173,11 @@ class GatewayClient:
             body["max_tokens"] = command.max_tokens
         if task.top_k > 0:
             body["top_k"] = task.top_k
-        answer = await self._post(worker, "/v1/chat/completions", lease, body, deadline, is_gone)
+        trace = trace_of_episode(lease.episode_id)
+        turn = turn_span(trace, lease.attempt, command.branch, command.turn)
+        answer = await self._post(
+            worker, "/v1/chat/completions", lease, traceparent(trace, turn), body, deadline, is_gone
+        )
         return answer if isinstance(answer, Refusal) else _read(_turn, answer)
 
     async def _post(
@@ -178,13 +185,14 @@ class GatewayClient:
         worker: WorkerState,
         path: str,
         lease: Lease,
+        parent: str,
         body: dict[str, Any],
         deadline: Deadline,
         is_gone: Callable[[], bool],
     ) -> dict[str, Any] | Refusal:
         token = issue(self._secret, lease.episode_id, lease.attempt)
         url = worker.address.rstrip("/") + path
-        asking = asyncio.create_task(self._exchange(url, token, body))
+        asking = asyncio.create_task(self._exchange(url, token, parent, body))
         try:
             while not asking.done():
                 left_s = deadline.left_ms(now_ms=self._clock.monotonic_ms()) / 1000
@@ -198,9 +206,9 @@ class GatewayClient:
             asking.cancel()
 
     async def _exchange(
-        self, url: str, token: str, body: dict[str, Any]
+        self, url: str, token: str, parent: str, body: dict[str, Any]
     ) -> dict[str, Any] | Refusal:
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}", "traceparent": parent}
         try:
             async with self._http.post(url, json=body, headers=headers) as response:
                 raw = await response.json(content_type=None)

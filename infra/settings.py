@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from environments.settings import EnvironmentSettings
 from inference.refresh_settings import RefreshSettings
 from inference.settings import InferenceSettings
+from infra.tracing.settings import TracingSection
 from learner.settings import LearnerSettings
 from schemas.errors import SettingsError
 from stream_jobs.settings import (
@@ -167,6 +168,7 @@ class RunSettings(BaseModel):
     bus: BusSection = Field(default_factory=BusSection)
     processes: ProcessesSection = Field(default_factory=ProcessesSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    tracing: TracingSection = Field(default_factory=TracingSection)
     task_source: TaskSourceSettings
     scheduler: SchedulerSettings
     environment: EnvironmentSettings

@@ -121,6 +121,14 @@ REFRESHES = _counter("refresh_events_total", "Events of refreshes.", "kind")
 REFRESH_AT = _gauge("refresh_last_event_timestamp_seconds", "When a kind was last written.", "kind")
 REFRESH_LOAD = _histogram("refresh_load_seconds", "Time to load a version.", _SECONDS)
 REFRESH_PAUSE = _histogram("refresh_pause_seconds", "Time that requests stood still.", _SECONDS)
+SPANS = _counter("trace_spans_total", "Spans by what became of them.", "outcome")
+TRACES_OPEN = _gauge("traces_open_episodes", "Episodes of which the tracer keeps something.")
+TRACES_EVICTED = _counter(
+    "traces_evicted_episodes_total", "Episodes that the tracer put out before they were settled."
+)
+TRACES_LATE = _counter(
+    "traces_late_records_total", "Records of episodes that the tracer had told before."
+)
 LETTERS = _counter("dead_letters_total", "Dead letters written.", "topic", "error")
 SAMPLE = _histogram(
     "sample",

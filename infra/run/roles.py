@@ -26,11 +26,17 @@ class RoleSpec:
     """Whether `[processes]` says how many run; else one does."""
     extras: tuple[str, ...] = ()
     """What its function takes besides context and settings; `infra/run/worker.py` knows each."""
+    called: str = ""
+    """Its name where that is not the role's: a process that writes nothing to the bus needs no role
+    of its own there, and reads with the rights of `role`.
+    """
+    wanted_by: str = ""
+    """The key of its section that must not be empty for it to run; empty: it always does."""
 
     @property
     def name(self) -> str:
         """Name on the command line and in the names of workers."""
-        return self.role.value.replace("_", "-")
+        return self.called or self.role.value.replace("_", "-")
 
     def function(self) -> Callable[..., Awaitable[None]]:
         """Import and return the role's function."""
@@ -102,6 +108,14 @@ ROLES: Mapping[str, RoleSpec] = {
             entry="stream_jobs.sink:run",
             extras=("codec", "migrations", "pages"),
         ),
+        RoleSpec(
+            role=Role.SINK,
+            called="tracer",
+            section="tracing",
+            entry="infra.tracing.tracer:run",
+            extras=("instruments", "folder"),
+            wanted_by="endpoint",
+        ),
     )
 }
 
@@ -116,4 +130,6 @@ def spec_of(name: str) -> RoleSpec:
 
 def count_of(spec: RoleSpec, settings: Any) -> int:
     """Return how many processes of a role the settings ask for."""
+    if spec.wanted_by and not getattr(getattr(settings, spec.section), spec.wanted_by):
+        return 0
     return int(getattr(settings.processes, spec.section)) if spec.counted else 1

@@ -117,6 +117,8 @@ async def _work(
         "prefix": start.prefix,
         "migrations": table_definitions(),
         "observe": partial(_surroundings, settings, start.run_id),
+        "instruments": instruments,
+        "folder": folder.root,
     }
     if "pages" in spec.extras:
         given["pages"] = _pages(settings, context, codec)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.tree import PACKAGES, ROOT, facts, modules, shown
 
-HEAVY = ("torch", "vllm", "deepspeed", "faust", "chdb", "transformers")
+HEAVY = ("torch", "vllm", "deepspeed", "faust", "chdb", "transformers", "opentelemetry")
 
 
 @pytest.mark.timeout(120)
