@@ -79,6 +79,18 @@ def floors_at_the_end(self: Any) -> Floors:
 _FLOORS = GatePartition.floors
 
 
+def forgets_by_the_first_issued(self: Any, offset: int, event: Any) -> OpenGroup | None:
+    if event.group_id in self._finished:
+        return None
+    group = _ISSUE(self, offset, event)
+    if group is not None:
+        group.last_issued_offset = group.issued_offset
+    return group
+
+
+_ISSUE = GatePartition._issue
+
+
 def decides_copies(self: Any, arrived: Any) -> None:
     trajectory = arrived.trajectory
     if trajectory is not None and trajectory.group_id in self._finished:

@@ -148,6 +148,14 @@ def any_lease(self: Any, mark: Any) -> bool:
 _BEGIN_LEASE = EpisodeLife._begin_lease
 
 
+def any_process(self: Any, leased: Any) -> bool:
+    return bool(leased.worker_id == self._worker_id)
+
+
+def forgets_attempts(self: Any, leased: Any) -> bool:
+    return bool(self._is_ours(leased))
+
+
 def runs_again(asked: type[Any]) -> Callable[..., Any]:
     def plan(tool: Any, recorded: Any) -> Any:
         found = _PLAN(tool, recorded)

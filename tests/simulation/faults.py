@@ -43,9 +43,7 @@ class Blow(StrEnum):
     STOP = "stop"
     """Asked to stop in order (SIGTERM), then started again."""
     ZOMBIE = "zombie"
-    """Paused, replaced by a new process under its name, and resumed; an environment hears nothing
-    of the log any more (see docs/simulation.md).
-    """
+    """Paused, replaced by a new process under its name, and resumed: two of that name live."""
     EXPEL = "expel"
     """Its group session is over; it learns so at its next poll."""
     ENGINE = "engine"

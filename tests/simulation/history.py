@@ -40,7 +40,7 @@ from tests.simulation.faults import AckFault, AtRecord, Blow, Fault, ProcessFaul
 from tests.simulation.learning import Disk, SimLearner, settings_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.reading import SimConsumers
-from tests.simulation.scenes import Scene, draw_scene
+from tests.simulation.scenes import draw_scene
 from tests.simulation.watch import Watch
 from tests.simulation.world import RUN, World
 
@@ -140,9 +140,7 @@ def case_of(seed: int, profile: Profile | None = None) -> Case:
         until_ms=_UNTIL_MS[profile],
     )
     steps = chance.choice((1, 2, 2, 3))
-    scene = Scene()
-    if profile is not Profile.TOKENS:
-        scene = draw_scene(seed, steps=steps, roles=_ROLES[profile])
+    scene = draw_scene(seed, steps=steps, roles=_ROLES[profile])
     return Case(
         seed=seed,
         profile=profile,
@@ -150,7 +148,7 @@ def case_of(seed: int, profile: Profile | None = None) -> Case:
         batch=2,
         steps=max(steps, scene.steps_min),
         every=chance.choice((1, 2)),
-        size=chance.choice((1, 2)),
+        size=max(chance.choice((1, 2)), scene.size_min),
         max_lag=chance.choice((1, 4)),
         rule=chance.choice(list(GroupRule)),
     )

@@ -17,6 +17,7 @@ import environments.core.episode_tools
 import inference.refresh
 import inference.wal_writer
 import learner.core.consume
+from environments.core.attempts import Attempts
 from environments.core.tool_calls import AskByKey, GiveUp
 from environments.hands import Hands
 from environments.tool_log import ToolLogShell
@@ -102,6 +103,10 @@ MUTANTS: tuple[Mutant, ...] = (
            _put(environments.core.episode_tools, "plan", broken_rollout.runs_again(GiveUp))),
     Mutant("a call that can be asked for runs again", "the tool is asked by key (6)", T,
            _put(environments.core.episode_tools, "plan", broken_rollout.runs_again(AskByKey))),
+    Mutant("a lease is any process's of its worker", "a lease is for one process (9)", T,
+           _put(Attempts, "_is_ours", broken_rollout.any_process)),
+    Mutant("a doubled lease is run again", "an attempt is begun once (7)", T,
+           _put(Attempts, "take", broken_rollout.forgets_attempts)),
     Mutant("accept a lease of a lower attempt", "attempts rise (7)", J,
            _put(EpisodeLife, "_begin_lease", broken_rollout.any_lease)),
     Mutant("any scheduler counts", "records of another fence are void (9)", J,
@@ -120,6 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
            _put(GatePartition, "owed", broken_judging.only_its_own)),
     Mutant("gate floors do not agree", "episodes at the lowest open group (8)", J,
            _put(GatePartition, "floors", broken_judging.floors_at_the_end)),
+    Mutant("a finished group is forgotten by its first Issued", "by its last one (8)", J,
+           _put(GatePartition, "_issue", broken_judging.forgets_by_the_first_issued)),
     Mutant("no set of open groups", "a copy of a finished group is superseded (8)", J,
            _put(GatePartition, "take_trajectory", broken_judging.decides_copies)),
     Mutant("an input offset named too early", "gated names the committed one (8)", J,

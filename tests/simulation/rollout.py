@@ -237,7 +237,11 @@ class SimGatewayClient(GatewayClient):
         """Hold nothing."""
 
     async def _exchange(
-        self, url: str, token: str, body: dict[str, Any]
+        self,
+        url: str,
+        token: str,
+        parent: str,  # noqa: ARG002  nothing is traced
+        body: dict[str, Any],
     ) -> dict[str, Any] | Refusal:
         world = NOW[0]
         await asyncio.sleep(0.001 + 0.005 * world.chance.random())

@@ -14,6 +14,7 @@ from schemas.topics import EPISODES, GATE_DECISIONS, GATED, LEARNER_STEPS, POLIC
 from tests.simulation.faults import WRITER, Ack, AckFault, AtRecord, Blow, Fault
 
 _SHARE = 0.5
+_RARE = 0.15
 _DOWN_MS = (20, 200, 1_500, 4_000)
 
 
@@ -24,6 +25,8 @@ class Scene:
     faults: tuple[Fault, ...] = ()
     steps_min: int = 0
     """Unit: steps."""
+    size_min: int = 1
+    """Members of a group. Unit: episodes."""
 
 
 def draw_scene(seed: int, *, steps: int, roles: Sequence[str]) -> Scene:
@@ -31,8 +34,15 @@ def draw_scene(seed: int, *, steps: int, roles: Sequence[str]) -> Scene:
     stay what they are.
     """
     chance = random.Random(f"scene {seed}")
-    if chance.random() >= _SHARE:
-        return Scene()
+    drawn = chance.random()
+    if "learner-0" not in roles:
+        # Rollouts alone: what concerns leases, and no steps.
+        return (
+            chance.choice((namesakes, leases_again))(chance, steps) if drawn < _SHARE else Scene()
+        )
+    if drawn >= _SHARE:
+        is_rare = drawn < _SHARE + _RARE and "refresh-0" not in roles
+        return issued_again(chance, steps) if is_rare else Scene()
     scenes: list[Callable[[random.Random, int], Scene]] = [
         late_copies,
         cut_short_at_the_end,
@@ -71,6 +81,40 @@ def leases_again(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
         AckFault(EPISODES.name, nth + k, Ack.AGAIN, "leased") for k in range(chance.choice((1, 3)))
     ]
     return Scene((*again, _down("leased", nth, "environment-0", chance, EPISODES.name)))
+
+
+def namesakes(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
+    """An environment stands still, is replaced, and comes back while its namesake takes leases; it
+    may hear of the namesake later than of the leases.
+    """
+    stands = AtRecord(
+        EPISODES.name,
+        chance.choice((0, 0, 1, 2)),
+        "environment-0",
+        Blow.ZOMBIE,
+        chance.choice((1_500, 2_500, 4_000, 6_000)),
+        "leased",
+        chance.choice((0, 60, 200)),
+    )
+    return Scene((stands,))
+
+
+def issued_again(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
+    """An Issued stands twice in the log, seconds apart; a group issued between the two waits for
+    its second member when the first is finished, and the gate of their partition is replaced.
+    """
+    again = AckFault(EPISODES.name, chance.randrange(4), Ack.AGAIN, "issued")
+    waits = AckFault(EPISODES.name, chance.choice((0, 1, 2)), Ack.UNKNOWN_LOST, "ended")
+    goes = AtRecord(
+        GATE_DECISIONS.name,
+        0,
+        WRITER,
+        chance.choice((Blow.KILL, Blow.STOP, Blow.EXPEL)),
+        chance.choice(_DOWN_MS),
+        "",
+        chance.choice((1_500, 2_500, 4_000)),
+    )
+    return Scene((again, waits, goes), steps_min=4, size_min=2)
 
 
 def cut_short_at_the_end(chance: random.Random, steps: int) -> Scene:

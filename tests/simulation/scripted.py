@@ -121,6 +121,7 @@ async def roll_out(context: Context, world: World) -> None:
                 and fences[message.partition].take(record)
                 and record.kind is EpisodeEventKind.LEASED
                 and record.worker_id == context.worker_id
+                and record.incarnation == context.incarnation
                 and message.offset >= live[message.partition]
                 and record.attempt > attempts.get(record.episode_id, 0)
             ):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from schemas.topics import EPISODES
 from tests.simulation.faults import Ack, AckFault, AtRecord, Blow, ProcessFault
 from tests.simulation.history import Profile, case_of, edges, play, shrink, sweep
 from tests.simulation.mutants import MUTANTS, Mutant, find
@@ -62,14 +63,15 @@ def test_a_case_draws_acknowledgements_lost_and_processes_struck() -> None:
     assert blows == set(Blow)
 
 
-def test_half_the_seeds_with_a_learner_draw_a_scene_beside_their_single_faults() -> None:
+def test_half_the_seeds_draw_a_scene_beside_their_single_faults() -> None:
     scenes = [case_of(seed, profile).faults for seed in range(200) for profile in _LEARNING]
     moments = [any(isinstance(one, AtRecord) for one in faults) for faults in scenes]
     assert 0.2 < sum(moments) / len(moments) < 0.5, "some scenes are lost records alone"
     assert all(
-        not isinstance(one, AtRecord)
-        for seed in range(50)
+        one.topic == EPISODES.name
+        for seed in range(200)
         for one in case_of(seed, Profile.TOKENS).faults
+        if isinstance(one, AtRecord)
     ), "the rollouts alone have no decisions, steps or versions"
 
 

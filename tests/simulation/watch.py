@@ -104,6 +104,10 @@ class Watch:
     def _take_episode(self, message: Delivered[EpisodeEvent]) -> None:
         event = message.record
         episode = str(event.episode_id)
+        if ", traceback " in event.detail and not event.detail.startswith("TimeoutError"):
+            # Neither the task nor the network raises anything else; an attempt that ends by our own
+            # mistake breaks no other rule, and a history of such attempts would show nothing.
+            self._world.broken("crash", f"an attempt of {episode} ended by {event.detail}")
         life = self.lives.by_id.get(episode)
         was_closed = life is not None and life.is_closed
         self.lives.take(message.partition, event)
@@ -196,7 +200,18 @@ class Watch:
             )
 
     def runs(self, key: str, attempt: int) -> None:
-        """A tool outside is reached: an Intent of this attempt must stand in the log."""
+        """A tool outside is reached: an Intent of this attempt must stand in the log, and its lease
+        must name the process that runs it.
+        """
+        process, life = CURRENT.get(), self.lives.by_id.get(key.partition(":")[0])
+        if process is not None and life is not None and life.attempt == attempt:
+            holder = life.process
+            if holder != process.incarnation:
+                self._world.broken(
+                    "duplicate",
+                    f"{process.incarnation} runs {key} (attempt {attempt}), which is leased to "
+                    f"{holder}",
+                )
         if key not in self._intents:
             self._world.broken("dirty-write", f"{key} runs (attempt {attempt}) without an Intent")
 

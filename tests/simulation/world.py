@@ -166,7 +166,6 @@ class World:
                 self.loop.call_later(for_s, self.resume, process).process = None
                 if fault.blow is Blow.ZOMBIE:
                     # Its supervisor believes it dead; it comes back when another has its name.
-                    process.is_deaf = role.name.startswith("environment")
                     self._zombies.append(process)
                     self._replace(role, process, 0.2)
                 self._expel_later(role, process)
