@@ -250,6 +250,19 @@ VIEWS: tuple[View, ...] = (
         meaning="dead letters by cause",
     ),
     View(
+        name="settled_lengths",
+        columns="run_id episode_id is_trained action_tokens span_updates place",
+        meaning="trajectories for training that were trained or dropped, in the order of assembly; "
+        "span_updates: from the oldest version of its tokens to the newest, in updates",
+    ),
+    View(
+        name="selection_by_length",
+        columns="run_id part offered trained distance p span_p50 span_p95 span_p99 is_alarm",
+        meaning="whether what is trained has the lengths of what was offered: distance and p of "
+        "Kolmogorov and Smirnov, by windows of 1,000 settled trajectories, part -1 for the whole "
+        "run; an alarm above a distance of 0.1",
+    ),
+    View(
         name="doubtful_rows", columns="run_id doubt worker n",
         meaning="rows whose clock or number cannot be believed; they are kept and counted",
     ),
