@@ -18,8 +18,9 @@ from pydantic.fields import FieldInfo
 from infra.asyncapi import document
 from infra.exporter.page import prometheus_page
 from infra.settings import SHARED, RunSettings
-from infra.tables import generated
+from infra.tables import canned, generated
 from infra.tables.page import metrics_page
+from infra.tables.questions import QUESTIONS
 from schemas.topics import ALL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -150,6 +151,7 @@ def generate() -> dict[Path, str]:
         ROOT / "docs" / "prometheus.md": prometheus_page(),
         ROOT / "infra" / "clickhouse" / "r10_rollups.sql": generated.rollups(),
         ROOT / "infra" / "clickhouse" / "r20_quantities.sql": generated.views(),
+        ROOT / "infra" / "clickhouse" / "r50_canned.sql": canned.view(QUESTIONS),
         page: architecture(page.read_text()),
     }
 

@@ -89,6 +89,12 @@ VIEWS: tuple[View, ...] = (
         meaning="this page's list of quantities",
     ),
     View(
+        name="canned_queries",
+        columns="name board answers unit shape parameters sql grafana_sql",
+        meaning="questions that are asked of every run, each with its statement: `sql` runs as it "
+        "stands with its parameters as values, `grafana_sql` is what docs/grafana.md's panels ask",
+    ),
+    View(
         name="metric_quantiles", columns="run_id name p50 p95 p99 max n bad",
         meaning="every name in `metric_points`",
     ),

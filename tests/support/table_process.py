@@ -12,7 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,16 @@ class Tables:
         """Make the minutes anew whose rows changed; return how many."""
         return int(self._call(("roll",)))
 
-    def ask(self, statement: str) -> list[dict[str, Any]]:
-        """Return the rows of a query."""
-        answer: list[dict[str, Any]] = self._call(("ask", statement))
+    def ask(
+        self, statement: str, parameters: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a query; parameters: what `{name:Type}` in it stands for."""
+        answer: list[dict[str, Any]] = self._call(("ask", statement, dict(parameters or {})))
+        return answer
+
+    def described(self, statement: str) -> list[tuple[str, str]]:
+        """Return the columns of a query's answer, each with its type."""
+        answer: list[tuple[str, str]] = self._call(("described", statement))
         return answer
 
     def one(self, statement: str) -> dict[str, Any]:
@@ -144,9 +151,13 @@ class _Served:
             count += len(minutes)
         return count
 
-    async def ask(self, statement: str) -> Any:
+    async def ask(self, statement: str, parameters: Mapping[str, str]) -> Any:
         plain = f"{statement} SETTINGS output_format_json_quote_64bit_integers = 0"
-        return json.loads(await self._store.ask(plain, "JSON", {}))["data"]
+        return json.loads(await self._store.ask(plain, "JSON", parameters))["data"]
+
+    async def described(self, statement: str) -> list[tuple[str, str]]:
+        answer = json.loads(await self._store.ask(statement, "JSON", {}))
+        return [(column["name"], column["type"]) for column in answer["meta"]]
 
     async def run(self, statement: str) -> None:
         await self._store.run(statement)

@@ -1,0 +1,66 @@
+"""The canned queries as texts: they read, they name their run, and nothing chosen becomes SQL."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.docs import ROOT, generate
+from infra.tables.canned import Canned, Shape, by_hand, in_grafana, view
+from infra.tables.quantities import QUANTITIES
+from infra.tables.questions import BY_NAME, QUESTIONS
+from stream_jobs.core.sink_statements import parse_migrations, reading
+from tests.support.grafana_plugin import expand
+
+
+def _question(sql: str) -> Canned:
+    return Canned(name="q", board="runs", answers="?", unit="s", shape=Shape.ROWS, sql=sql)
+
+
+def test_no_two_questions_have_one_name() -> None:
+    assert len(BY_NAME) == len(QUESTIONS)
+    assert not BY_NAME.keys() & {one.name for one in QUANTITIES}
+
+
+@pytest.mark.parametrize("one", QUESTIONS, ids=lambda one: one.name)
+def test_a_question_reads_one_run_and_leaves_no_macro_behind(one: Canned) -> None:
+    assert reading(by_hand(one)).format is None
+    assert "$" not in by_hand(one)
+    assert one.answers.endswith(("?", "."))
+    assert one.unit
+    if one.name != "run_list":
+        assert "run_id" in one.parameters
+    first = {Shape.OVER_TIME: "time", Shape.BY_STEP: "ordinal"}.get(one.shape)
+    if first is not None:
+        assert f"ORDER BY {first}" in one.sql
+
+
+def test_a_name_with_quotes_stays_a_text() -> None:
+    fixed = in_grafana(_question("SELECT {quantity:String}"), {"quantity": "o'clock\\"})
+    assert fixed == "SELECT 'o\\'clock\\\\'"
+    chosen = in_grafana(_question("SELECT {run_id:String}"))
+    assert chosen == "SELECT ${run_id:sqlstring}"
+    sent = expand(chosen, values={"run_id": "x' OR ''='"}, from_s=0, to_s=1, interval_s=1)
+    assert sent == "SELECT 'x'' OR ''''='''"
+
+
+def test_a_value_that_nobody_gives_is_refused() -> None:
+    with pytest.raises(KeyError):
+        in_grafana(BY_NAME["quantity_over_time"])
+
+
+def test_macros_by_hand_mean_the_whole_run_minute_by_minute() -> None:
+    one = _question("SELECT $__timeInterval(t), 1 / $__interval_s FROM x WHERE $__timeFilter(t)")
+    assert by_hand(one) == "SELECT toStartOfMinute(t), 1 / 60 FROM x WHERE true"
+
+
+def test_the_view_survives_the_way_that_definitions_are_applied() -> None:
+    (one,) = parse_migrations([view(QUESTIONS)]).repeatable
+    (statement,) = one.statements
+    for question in QUESTIONS:
+        assert question.name in statement
+    assert statement.count("'over_time'") == sum(q.shape is Shape.OVER_TIME for q in QUESTIONS)
+
+
+def test_the_definition_on_disk_is_the_one_that_follows() -> None:
+    path = ROOT / "infra" / "clickhouse" / "r50_canned.sql"
+    assert path.read_text() == generate()[path]
