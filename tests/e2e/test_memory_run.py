@@ -28,6 +28,7 @@ from stream_jobs.settings import (
 from tests.support.fake_rollout import FakeLearner, context_on
 from tests.support.inference_stand import inference_settings
 from tests.support.memory_bus import MemoryBus, only
+from tests.support.traced_run import require_whole_traces
 from verifier import worker as verifier_worker
 from verifier.settings import VerifierSettings
 
@@ -161,3 +162,4 @@ async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy()
     codes = {one.code for one in bus.records(topics.VERDICTS)}
     assert codes <= {VerdictCode.CORRECT, VerdictCode.WRONG_ANSWER, VerdictCode.INVALID_FORMAT}
     assert bus.records(topics.DEAD_LETTERS) == []
+    require_whole_traces(bus, trajectories[0].run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,10 +11,13 @@ from typing import Any
 from infra.tracing.core.fold import READ, TraceFold
 from infra.tracing.core.spans import Span
 from schemas.enums import EpisodeEventKind
+from schemas.ids import RunId
 from schemas.ports import Delivered
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.trajectory import Trajectory
-from schemas.topics import TOKENS, TOOL_EVENTS
+from schemas.topics import EPISODES, TOKENS, TOOL_EVENTS
+from schemas.tracing import trace_of_episode
+from tests.support.memory_bus import MemoryBus
 from tests.support.recorded_run import Change, RecordedRun
 from tests.support.run_records import RUN
 
@@ -62,3 +66,24 @@ def told(messages: Sequence[Delivered[Any]], *, open_max: int = 100) -> list[Spa
     fold = TraceFold(RUN, open_max=open_max)
     spans = [span for message in messages for span in fold.take(message)]
     return spans + fold.caught_up()
+
+
+def require_whole_traces(bus: MemoryBus, run_id: RunId) -> None:
+    """Hold the traces of a run that has ended against its records: one root an episode that was
+    issued, every parent there, no id twice, and nothing left open.
+    """
+    fold = TraceFold(run_id, open_max=100_000)
+    messages = [m for topic in READ for m in bus.messages(topic) if isinstance(m, Delivered)]
+    spans = [span for message in messages for span in fold.take(message)] + fold.caught_up()
+    issued = {
+        event.episode_id for event in bus.records(EPISODES) if event.kind is EpisodeEventKind.ISSUED
+    }
+    roots = {span.trace_id for span in spans if span.name == "episode"}
+    assert roots == {trace_of_episode(episode) for episode in issued}
+    ids = Counter((span.trace_id, span.span_id) for span in spans)
+    assert max(ids.values()) == 1
+    assert all((s.trace_id, s.parent_id) in ids for s in spans if s.parent_id is not None)
+    assert fold.open_count == 0
+    names = {span.name for span in spans}
+    assert names >= {"turn", "generation", "verification", "assembly", "gate", "learner wait"}
+    assert names >= {"learner step", "publication", "refresh"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from infra.tracing.core.spans import Span, said
-from schemas.enums import EpisodeEventKind
+from schemas.enums import AbandonReason, EpisodeEventKind
 from schemas.records.episode_event import EpisodeEvent
 from schemas.rules.episodes import EpisodeLife
 from schemas.tracing import TraceId, attempt_span, root_span, span_of
@@ -77,7 +77,8 @@ class AttemptTrace:
                 self._waiting_us = at_us
                 self.ended_us = at_us if event.stop_cause.is_final else 0
             case EpisodeEventKind.ABANDONED:
-                yield from self._end(at_us, None, outcome="abandoned", error="abandoned")
+                error = "" if is_asked_for(event.abandon_reason) else event.abandon_reason.value
+                yield from self._end(at_us, None, outcome="abandoned", error=error)
                 self.abandoned_us = at_us
 
     def finish(self, at_us: int) -> Iterator[Span]:
@@ -141,6 +142,11 @@ class AttemptTrace:
             end_us=began_us + event.reset_us,
             attributes=said(attempt=attempt.number),
         )
+
+
+def is_asked_for(reason: AbandonReason) -> bool:
+    """Whether an episode was given up because the run or the user ended, which is no failure."""
+    return reason in (AbandonReason.RUN_ENDED, AbandonReason.USER_CANCEL)
 
 
 def _account(event: EpisodeEvent) -> dict[str, int]:

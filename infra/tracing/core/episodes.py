@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.tracing.core.attempts import AttemptTrace
+from infra.tracing.core.attempts import AttemptTrace, is_asked_for
 from infra.tracing.core.spans import Happening, Link, Span, Value, said
 from infra.tracing.core.tokens import TokenTrace
 from infra.tracing.core.tools import ToolTrace
@@ -245,7 +245,10 @@ class EpisodeTrace:
             )  # fmt: skip
         if self._sealed is not None:
             attributes |= self._sealed.attributes
-        failed = settled in ("abandoned", "unknown", "evicted")
+        given_up = life.abandoned
+        failed = settled in ("abandoned", "unknown", "evicted") and not (
+            given_up is not None and is_asked_for(given_up.abandon_reason)
+        )
         return Span(
             trace_id=self.trace,
             span_id=root_span(self.trace),

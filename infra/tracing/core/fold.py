@@ -104,6 +104,11 @@ class TraceFold:
                 self._forget(episode)
         return spans
 
+    def pending(self, episode_id: EpisodeId) -> list[Span]:
+        """Return what is open of one episode, told as far as it is known; it is then forgotten."""
+        episode = self._open.get(episode_id)
+        return [] if episode is None else self._close(episode, "pending")
+
     def floors(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         """Return from where to read to fold what is open anew. positions: next offset to read."""
         floors = dict(positions)

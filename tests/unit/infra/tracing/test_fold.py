@@ -13,6 +13,7 @@ import pytest
 from infra.tracing.core.fold import TraceFold
 from infra.tracing.core.spans import Span
 from schemas.enums import (
+    AbandonReason,
     EpisodeEventKind,
     LearnerEventKind,
     RefreshEventKind,
@@ -110,6 +111,17 @@ def test_each_ending_has_its_word() -> None:
     assert root(spans, DROPPED).attributes["sluice.reason"] == "lag"
     assert root(spans, DROPPED).error == "", "to be dropped is no failure"
     assert root(spans, ABANDONED).error == "group_deadline"
+
+
+def test_to_be_given_up_with_the_run_is_no_failure() -> None:
+    def change(_: Topic[Any], record: Any) -> Any:
+        if type(record) is EpisodeEvent and record.kind is EpisodeEventKind.ABANDONED:
+            return replace(record, abandon_reason=AbandonReason.RUN_ENDED)
+        return record
+
+    top = root(told(in_order(traced_messages(change))), ABANDONED)
+    assert top.attributes["sluice.reason"] == "run_ended"
+    assert top.error == ""
 
 
 def test_a_lost_lease_ends_its_attempt_with_an_error() -> None:
