@@ -24,6 +24,7 @@ from learner.segments import Segments
 from learner.settings import LearnerSettings
 from learner.weights import load_model, write_weights
 from learner.work import SaveWork
+from schemas.probe import PROBE_NAME, parse_probe
 from tests.support.engine_suite import check_engine, train_work
 from tests.support.gated_records import Rollout, heavy_of, random_group
 
@@ -166,6 +167,13 @@ async def test_the_real_engine_passes_the_suite_that_the_fake_one_passes(
         for prompt, row in zip(prompts, found, strict=True):
             expected = alone(torch.tensor([prompt])).logits[0, -1].detach().numpy()
             assert np.abs(row - expected).max() < 1e-5
+        (tmp_path / "version").mkdir()
+        await ranks.call(lambda engine: engine.export(tmp_path / "version"))
+        probe = parse_probe((tmp_path / "version" / PROBE_NAME).read_text())
+        logits = alone(torch.tensor([[*probe.prompt_ids, *probe.ids]])).logits[0].detach()
+        before = logits[len(probe.prompt_ids) - 1 : -1].log_softmax(-1)
+        given = before.gather(1, torch.tensor(probe.ids)[:, None])[:, 0].numpy()
+        assert np.abs(np.array(probe.logprobs) - given).max() < 1e-4
         (tmp_path / "full" / "state").mkdir(parents=True)
         (tmp_path / "full" / "state" / "mp_rank_00_model_states.pt").symlink_to("/dev/full")
         with pytest.raises((OSError, RuntimeError)):
