@@ -165,6 +165,7 @@ class Coordinator:
             incarnation=record.incarnation,
             version=Version(record.epoch, record.number),
             seen_ms=clock.monotonic_ms() - age_ms,
+            started_us=record.started_us,
             is_ready=record.status is WorkerStatus.READY,
             is_over=record.status in _LAST_WORDS,
         )

@@ -64,6 +64,8 @@ class Worker:
     """What it serves."""
     seen_ms: int
     """When it was renewed last. Unit: ms."""
+    started_us: int = 0
+    """Start of its process, by its own clock. Unit: us."""
     is_ready: bool = True
     change: Change | None = None
     failures: int = 0
@@ -100,6 +102,8 @@ class WorkerSeen:
     is_ready: bool
     is_over: bool = False
     """Whether it was its last word."""
+    started_us: int = 0
+    """Start of its process, by its own clock. Unit: us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +205,9 @@ def behind(state: RefreshState) -> tuple[WorkerId, ...]:
 
 def _seen(known: Worker | None, event: WorkerSeen) -> Worker | None:
     if known is not None and known.incarnation != event.incarnation:
-        # An old incarnation's last word may arrive late; it says nothing about the new one.
-        if event.seen_ms < known.seen_ms:
+        # An older process's last word may arrive late, or it was replaced and goes on announcing
+        # itself; it says nothing about the younger one, as long as that one is heard of.
+        if (event.started_us, event.incarnation) < (known.started_us, known.incarnation):
             return known
         known = None
     if event.is_over:
@@ -213,6 +218,7 @@ def _seen(known: Worker | None, event: WorkerSeen) -> Worker | None:
             incarnation=event.incarnation,
             version=event.version,
             seen_ms=event.seen_ms,
+            started_us=event.started_us,
             is_ready=event.is_ready,
         )
     seen = replace(

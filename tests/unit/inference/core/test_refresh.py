@@ -157,6 +157,17 @@ def test_a_new_incarnation_is_asked_again() -> None:
     assert fleet.tick() == [("a", FIRST)]
 
 
+def test_an_older_process_that_goes_on_announcing_itself_takes_no_change_back() -> None:
+    fleet = fleet_of("a")
+    fleet.choose(FIRST)
+    fleet.see("a", START, incarnation="b")
+    assert fleet.tick() == [("a", FIRST)]
+    fleet.see("a", START, incarnation="a")
+    assert fleet.tick() == [], "the younger one was asked and has not answered yet"
+    fleet.report("a", RefreshEventKind.SERVING, FIRST, incarnation="b")
+    assert behind(fleet.state) == ()
+
+
 def test_an_answer_of_an_earlier_incarnation_says_nothing() -> None:
     fleet = fleet_of("a")
     fleet.choose(FIRST)
@@ -309,6 +320,7 @@ def check_tick(fleet: Fleet, asked: dict[str, Version], newest: Version, after_m
     assert not before or before - set(new) or given_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once_max", [1, 3])
 @settings(max_examples=40)
 @given(data=st.data())
