@@ -44,7 +44,7 @@ def group_of_episode(episode: EpisodeId) -> GroupId:
 def run_of_episode(episode: EpisodeId) -> RunId:
     """Return the run of an episode id; raise ValueError when the text is not an episode id."""
     parts = episode.rsplit(".", 2)
-    if len(parts) != 3:
+    if len(parts) != 3 or not (parts[0] and parts[1].isdigit() and parts[2].isdigit()):
         raise ValueError(f"not an episode id: {episode!r}; expected RUN.ORDINAL.MEMBER")
     return RunId(parts[0])
 

@@ -5,12 +5,14 @@ Exit codes: 0 done, 1 tried and failed, 2 wrong use or settings, 3 the bus could
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 
 import click
 
+from infra.run.naming import HOW
 from infra.version import VERSION
 from schemas.errors import BusUnreachableError, SettingsError, SluiceError
 
@@ -66,6 +68,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; name the nearest one when there is none."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            told = f" Did you mean {near[0]}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{told}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing them."""
         del ctx
@@ -73,7 +85,13 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"To begin: `sluice up`, then `sluice run examples/tiny.toml`. A run is named by {HOW}. "
+    "Exit codes: 0 done, 1 tried and failed, 2 wrong use or settings, 3 the bus could not be "
+    "reached. docs/command-line.md has the JSON of each command.",
+)
 @click.version_option(package_name=None, version=VERSION, prog_name="sluice")
 def sluice() -> None:
     """Sluice trains language-model agents with reinforcement learning over Apache Kafka.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,6 +26,17 @@ from infra.run.starts import find_start, named
 from schemas.errors import SluiceError
 
 T = TypeVar("T")
+
+
+def _place(given: str) -> str:
+    if not re.fullmatch(r"\d+:\d+", given):
+        raise click.BadParameter(f"{given!r}; `sluice dead-letters list` shows PARTITION:OFFSET")
+    return given
+
+
+letter_argument = click.argument(
+    "letter", metavar="PARTITION:OFFSET", callback=lambda _, __, given: _place(given)
+)
 
 
 @click.group("dead-letters")
@@ -63,9 +75,7 @@ def _at_the_desk(
 def list_letters(
     run: str, directory: Path, bootstrap: str, registry: str, prefix: str, as_json: bool
 ) -> None:
-    """List the dead letters: where each came from, who gave up on it, why, and whether it was
-    retried.
-    """
+    """List the dead letters: origin, who gave up and why, whether retried."""
     wanted = named(run, directory)
 
     async def work(desk: Any) -> tuple[str, Any]:
@@ -100,7 +110,7 @@ def list_letters(
 
 
 @dead_letters.command()
-@click.argument("letter", metavar="PARTITION:OFFSET")
+@letter_argument
 @with_bus
 @json_option
 def show(letter: str, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
@@ -130,7 +140,7 @@ def show(letter: str, bootstrap: str, registry: str, prefix: str, as_json: bool)
 
 
 @dead_letters.command()
-@click.argument("letter", metavar="PARTITION:OFFSET")
+@letter_argument
 @click.option("--reissue", is_flag=True, help="Offer the task anew, as a new one.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; exit 2 when it is refused.")
 @with_bus

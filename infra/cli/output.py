@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -46,6 +47,13 @@ partitions_option = click.option(
     show_default=True,
     help="Partitions of a topic that does not exist yet.",
 )
+prefix_option = click.option(
+    "--prefix",
+    default="sluice",
+    show_default=True,
+    callback=lambda _, __, given: _prefix(given),
+    help="Prefix of the topic names.",
+)
 bus_options = [
     click.option(
         "--bootstrap",
@@ -57,26 +65,30 @@ bus_options = [
         default="",
         help="URL of the schema registry; default: SLUICE_REGISTRY, else the local platform.",
     ),
-    click.option(
-        "--prefix", default="sluice", show_default=True, help="Prefix of the topic names."
-    ),
+    prefix_option,
 ]
 
 
-def run_argument(*, default: str | None = None) -> Callable[[F], F]:
-    """Let a command take RUN as `name`, and say in its help what names a run."""
+def run_argument(*, default: str = "") -> Callable[[F], F]:
+    """Let a command take RUN as `name`, and say in its help what names a run.
+
+    Without a default RUN must be given.
+    """
 
     def decorate(command: F) -> F:
-        command.__doc__ = f"{command.__doc__}\n\n    RUN is {HOW}."
-        metavar = "RUN" if default is None else "[RUN]"
-        if default is not None:
-            command.__doc__ += f" Without it: `{default}`."
-        argument = click.argument(
-            "name", metavar=metavar, default=default, required=default is None
-        )
-        return argument(command)
+        command.__doc__ = f"{command.__doc__}\n\n    RUN is named by {HOW}."
+        if not default:
+            return click.argument("name", metavar="RUN")(command)
+        command.__doc__ += f" Without it: `{default}`."
+        return click.argument("name", metavar="[RUN]", default=default)(command)
 
     return decorate
+
+
+def _prefix(given: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", given):
+        raise click.BadParameter(f"{given!r} has other than small letters, digits, and . _ -")
+    return given
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:

@@ -125,6 +125,8 @@ def replay(
 ) -> None:  # fmt: skip
     """Tell the whole story of one episode: tokens, tools, attempts, verdict, gate, and the step
     that trained it.
+
+    EPISODE is an id, RUN.ORDINAL.MEMBER: `sluice tail episodes --from-start` shows them.
     """
     from infra import replay as stories
     from infra.run.bus import Doors, find_bus

@@ -47,6 +47,7 @@ def run(
     """Train: start every role, show progress, stop by budget or Ctrl-C, audit, and write summary
     and report.
 
+    CONFIG is a TOML file: examples/tiny.toml to start from, docs/settings.md for every key.
     Exits 0 only when the run closed and its audit is clean.
     """
     from infra.run import session
@@ -134,7 +135,19 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
     show_pairs(dict(lines))
 
 
-@click.command()
+class _NamesRoles(click.Command):
+    """Says in its help which roles there are, which takes their settings to load."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the roles."""
+        from infra.run.roles import ROLES
+
+        del ctx
+        formatter.write_paragraph()
+        formatter.write_text(f"ROLE is one of {', '.join(ROLES)}.")
+
+
+@click.command(cls=_NamesRoles)
 @click.argument("role")
 @click.option(
     "--run",

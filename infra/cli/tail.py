@@ -170,7 +170,10 @@ def tail(
     topic: str, from_start: bool, follow: bool, limit: int, run: str, episode: str, kind: str,
     directory: Path, bootstrap: str, registry: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Decode a topic live, one line a record; with --json one object a line."""
+    """Decode a topic live, one line a record; with --json one object a line.
+
+    TOPIC is one that `sluice topics list` shows, with or without its version. Ctrl-C ends.
+    """
     from infra.run.bus import find_bus
 
     chosen = topic_named(topic)

@@ -13,6 +13,7 @@ import click
 from infra.cli.output import (
     json_option,
     partitions_option,
+    prefix_option,
     show_json,
     show_table,
     with_bus,
@@ -120,7 +121,10 @@ def create(
 @with_bus
 @json_option
 def describe(name: str | None, bootstrap: str, registry: str, prefix: str, as_json: bool) -> None:
-    """Compare the topics on the broker with what is declared; exit 1 on a difference."""
+    """Compare the topics on the broker with what is declared; exit 1 on a difference.
+
+    NAME is one that `sluice topics list` shows, with or without its version; without it, all.
+    """
     from infra.run.bus import find_bus
     from infra.topic_admin import describe_topics
 
@@ -144,7 +148,7 @@ def describe(name: str | None, bootstrap: str, registry: str, prefix: str, as_js
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
 )
-@click.option("--prefix", default="sluice", show_default=True, help="Prefix of the topic names.")
+@prefix_option
 @json_option
 def contract(out: Path | None, prefix: str, as_json: bool) -> None:
     """Write the AsyncAPI 3 document of all topics, which is JSON with or without --json."""

@@ -24,13 +24,14 @@ from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import ControlKind
-from schemas.errors import BusUnreachableError
+from schemas.errors import BusUnreachableError, SettingsError
 from schemas.ids import RunId, WorkerId
 from schemas.records.control_event import ControlEvent
 from schemas.records.parts import LogEnd
 from schemas.topics import ALL, CONTROL
 
 _SEND_MS = 15_000
+_PORT_MAX = 65_535
 CLI_WORKER = WorkerId("cli")
 
 
@@ -46,10 +47,12 @@ class BusAddress:
 def find_bus(bootstrap: str = "", registry: str = "", *, prefix: str = "sluice") -> BusAddress:
     """Return the addresses: as given, else from the environment, else the local platform.
 
-    Raises BusUnreachableError when one is not given and the local platform does not run it.
+    Raises BusUnreachableError when one is not given and the local platform does not run it,
+    SettingsError for what is no address.
     """
     bootstrap = bootstrap or os.environ.get("SLUICE_BOOTSTRAP", "")
     registry = registry or os.environ.get("SLUICE_REGISTRY", "")
+    _require_addresses(bootstrap)
     if not (bootstrap and registry):
         now = status(platform_settings(os.environ, find_places(os.environ)))
         given = {True: registry, False: bootstrap}
@@ -66,6 +69,17 @@ def find_bus(bootstrap: str = "", registry: str = "", *, prefix: str = "sluice")
         bootstrap = bootstrap or now.bootstrap
         registry = registry or now.registry_url
     return BusAddress(bootstrap=bootstrap, registry=registry, prefix=prefix)
+
+
+def _require_addresses(bootstrap: str) -> None:
+    """Refuse a port that no machine has, which the client library would turn into another."""
+    for address in filter(None, bootstrap.split(",")):
+        _, colon, port = address.strip().rpartition(":")
+        if colon and not (port.isdigit() and 0 < int(port) <= _PORT_MAX):
+            raise SettingsError(
+                f"{address!r} is no address of a broker",
+                hint="expected HOST:PORT, several by comma",
+            )
 
 
 class Doors:

@@ -52,4 +52,4 @@ def _known(name: str, ids: Sequence[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     newest = ", ".join(ids[-_SHOWN:])
-    return f"known: {newest} (newest last)" if ids else "known: none"
+    return f"known: {newest} (newest last)" if ids else "known: none; `sluice run` makes one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from click.testing import CliRunner
 from infra.cli import bench, top
 from infra.cli.app import COMMANDS, sluice
 from infra.cli.output import show_table
+from infra.run.bus import find_bus
 from infra.run.folder import RunFolder, RunStart, make
+from infra.run.roles import ROLES
+from schemas.errors import SettingsError
 from schemas.ids import RunId
 from schemas.topics import ALL
 
@@ -47,6 +51,12 @@ def call(*words: str) -> Any:
 def test_every_command_that_prints_data_can_print_it_as_json() -> None:
     lacking = {name for name, one in commands() if not any(p.name == "as_json" for p in one.params)}
     assert lacking == TELLS_NOTHING
+
+
+def test_the_json_of_every_command_is_described() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text().partition("## JSON")[2]
+    described = {word for row in page.splitlines() for word in re.findall(r"`([^`]+)`", row[:40])}
+    assert {name for name, _ in commands()} - TELLS_NOTHING <= described
 
 
 def test_every_command_that_changes_something_can_say_first_what() -> None:
@@ -180,3 +190,48 @@ def test_a_setting_without_a_value_is_refused_in_every_command_that_takes_one() 
         assert (told.exit_code, "expected SECTION.KEY=VALUE" in told.output) == (2, True)
     told = call("run", "--resume", "last", "--set", "run.seed=1")
     assert (told.exit_code, "keeps its settings" in told.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("audit", "Missing argument 'RUN'"),
+        ("report", "Missing argument 'RUN'"),
+        ("policies list", "Missing argument 'RUN'"),
+        ("dead-letters show 3", "PARTITION:OFFSET"),
+        ("dead-letters retry a:b", "PARTITION:OFFSET"),
+        ("topics contract --prefix Bad!", "'Bad!'"),
+        ("tail tokens --prefix Bad!", "'Bad!'"),
+        ("tail tokens --limit -1", "'--limit'"),
+        ("topics create --partitions 0", "'--partitions'"),
+        ("chaos x.toml --kills 0", "'--kills'"),
+        ("chaos x.toml --every 0", "'--every'"),
+        ("worker gate --run x --index -1", "'--index'"),
+        ("bench nosuch", "known: all, codec"),
+        ("aduit last", "Did you mean audit?"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_reached(line: str, told: str) -> None:
+    result = call(*line.split())
+    assert (result.exit_code, told in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize("line", ["replay a.b.c", "tail tokens --episode a.1.x"])
+def test_what_is_no_episode_id_is_refused(line: str) -> None:
+    error = call(*line.split()).exception
+    assert isinstance(error, SettingsError)
+    assert "not an episode id" in error.message
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "host:", "host:x", "good:9092,bad:0"])
+def test_what_is_no_address_of_a_broker_is_wrong_use_and_not_a_bus_that_is_away(
+    address: str,
+) -> None:
+    with pytest.raises(SettingsError, match="no address of a broker"):
+        find_bus(address, "http://r")
+    assert find_bus("one:9092, two:9093", "http://r").registry == "http://r"
+
+
+def test_the_help_of_worker_names_the_roles() -> None:
+    told = call("worker", "--help").stdout
+    assert all(role in " ".join(told.split()) for role in ROLES)

@@ -27,7 +27,7 @@ TOLD_WITHIN_S = 15.0
 NOBODY = "127.0.0.1:1"
 EPISODE = episode_id(RunId("0192"), 0, 0)
 _MISSING = {
-    "topic": "tokens", "run": "0", "episode": str(EPISODE), "letter": "0:0", "version": "1/1",
+    "topic": "tokens", "name": "0", "episode": str(EPISODE), "letter": "0:0", "version": "1/1",
 }  # fmt: skip
 
 
