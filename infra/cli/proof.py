@@ -117,11 +117,17 @@ def audit(
     help="Folder of the tokenizer, to show text; the run's own model when it lies here.",
 )
 @click.option("--tokens", "each_token", is_flag=True, help="Also print a row for every token.")
+@click.option(
+    "--trace",
+    "as_trace",
+    is_flag=True,
+    help="Print its trace instead: each stage with its times, under the ids of docs/tracing.md.",
+)
 @with_bus
 @json_option
 def replay(
-    episode: str, tokenizer: Path | None, each_token: bool, bootstrap: str, registry: str,
-    prefix: str, as_json: bool,
+    episode: str, tokenizer: Path | None, each_token: bool, as_trace: bool, bootstrap: str,
+    registry: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Tell the whole story of one episode: tokens, tools, attempts, verdict, gate, and the step
     that trained it.
@@ -130,6 +136,7 @@ def replay(
     """
     from infra import replay as stories
     from infra.run.bus import Doors, find_bus
+    from infra.tracing import telling
 
     try:
         run = run_of_episode(EpisodeId(episode))
@@ -142,6 +149,10 @@ def replay(
         doors = Doors(find_bus(bootstrap, registry, prefix=prefix), client="replay")
         try:
             start = await find_start(doors.consumers, doors.clock, run)
+            if as_trace:
+                return await telling.trace_of(
+                    doors.consumers, start.run_id, EpisodeId(episode), offsets_of(start)
+                )
             story = await stories.replay(
                 doors.consumers, start.run_id, EpisodeId(episode), offsets_of(start),
                 codec=doors.codec,
@@ -150,6 +161,13 @@ def replay(
         finally:
             await doors.close()
 
+    if as_trace:
+        spans = asyncio.run(work())
+        if as_json:
+            show_json(telling.to_json(spans))
+        else:
+            telling.print_trace(spans)
+        return
     story, tokenizer = asyncio.run(work())
     texts = None
     if tokenizer is not None:

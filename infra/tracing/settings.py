@@ -19,6 +19,13 @@ class TracingSection(BaseModel):
     service_name: str = Field(
         "sluice", min_length=1, max_length=100, description="`service.name` of every span."
     )
+    sample_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of episodes whose traces are sent, chosen by their trace ids. Steps and "
+        "refreshes always are. Unit: ratio.",
+    )
     open_max: int = Field(
         20_000,
         ge=1,

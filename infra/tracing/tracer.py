@@ -130,6 +130,7 @@ class Tracer:
         self._fold = TraceFold(
             self._context.run_id,
             open_max=self._settings.open_max,
+            sample_ratio=self._settings.sample_ratio,
             fences=kept.fences,
             judged_only=judged_only,
         )

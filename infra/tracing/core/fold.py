@@ -38,6 +38,7 @@ from schemas.topics import (
     VERDICTS,
     Topic,
 )
+from schemas.tracing import trace_of_episode
 
 READ: tuple[Topic[Any], ...] = (
     EPISODES, TOKENS, TOOL_EVENTS, VERDICTS, TRAJECTORIES, GATE_DECISIONS, LEARNER_STEPS, POLICIES,
@@ -47,6 +48,7 @@ Place: TypeAlias = tuple[str, int]
 Fence: TypeAlias = tuple[int, str]
 
 _LEFT_OVER_MS = 60_000
+_HALF_ID = (1 << 64) - 1
 
 
 class TraceFold:
@@ -57,16 +59,20 @@ class TraceFold:
         run_id: RunId,
         *,
         open_max: int,
+        sample_ratio: float = 1.0,
         fences: Mapping[int, Fence] | None = None,
         judged_only: Mapping[Place, int] | None = None,
     ) -> None:
         """Start before the first record, or at floors that an earlier fold named.
 
-        fences: the schedulers' fence at each partition's floor of `episodes`. judged_only: offsets
+        sample_ratio: share of episodes to tell, by the lower half of the trace id, so that other
+        samplers of the same share choose alike (OpenTelemetry SDK, TraceIdRatioBased). fences: the
+        schedulers' fence at each partition's floor of `episodes`. judged_only: offsets
         of `learner-steps` below which records were told before, and only say what counts.
         """
         self._run = run_id
         self._open_max = open_max
+        self._sampled_below = round(sample_ratio * (_HALF_ID + 1))
         self._open: dict[EpisodeId, EpisodeTrace] = {}
         self._closed: dict[EpisodeId, None] = {}
         self._fences = {
@@ -197,6 +203,8 @@ class TraceFold:
             return None
         episode = self._open.get(episode_id)
         if episode is None:
+            if trace_of_episode(episode_id) & _HALF_ID >= self._sampled_below:
+                return None
             episode = self._open[episode_id] = EpisodeTrace(self._run, episode_id)
         episode.newest_us = max(episode.newest_us, at_us)
         episode.firsts.setdefault((message.topic, message.partition), message.offset)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from infra.tracing.core.fold import TraceFold
 from infra.tracing.core.spans import Span
@@ -283,6 +284,25 @@ def test_who_is_put_out_for_others_is_counted_and_told_as_such() -> None:
     put_out = [s for s in spans if s.attributes.get("sluice.outcome") == "evicted"]
     assert len(put_out) == fold.evicted >= 3
     assert all(span.error for span in put_out)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.7, 1.0])
+def test_a_share_of_episodes_is_told_whole_and_all_steps_are(ratio: float) -> None:
+    logs = traced_messages()
+    fold = TraceFold(RUN, open_max=100, sample_ratio=ratio)
+    spans = [span for message in in_order(logs) for span in fold.take(message)]
+    spans += fold.caught_up()
+    everybody = (TRAINED, RESUMED, DROPPED, ABANDONED, EVALUATED)
+    sampler = TraceIdRatioBased(ratio)
+    chosen = {
+        trace_of_episode(one)
+        for one in everybody
+        if sampler.should_sample(None, trace_of_episode(one), "episode").decision.is_sampled()
+    }
+    assert {span.trace_id for span in spans if span.name == "episode"} == chosen
+    expected = [s for s in told(in_order(logs)) if s.trace_id in chosen or s.name in (
+        "learner step", "publication")]  # fmt: skip
+    assert sorted(map(repr, spans)) == sorted(map(repr, expected))
 
 
 def test_a_fold_that_goes_on_at_its_floors_tells_what_was_open() -> None:
