@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from tests.support.gated_records import RUN, random_group
 from tests.support.learner_runs import BATCH, EDGES, GROUP, LearnerWorld
 
 STEPS = 6
+DEATHS = int(os.environ.get("SLUICE_EDGE_DEATHS", "6"))
+"""How often the learner dies at each edge in the long check."""
+DEATHS_A_RUN = 3
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,31 @@ async def test_the_multiset_of_trained_ids_is_the_undisturbed_one_over_random_cr
         await world.finish()
         check_once(world)
         assert world.trained() == expected, number
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 10 * DEATHS)
+@pytest.mark.parametrize("edge", EDGES)
+async def test_a_learner_that_dies_at_one_edge_again_and_again_trains_every_trajectory_once(
+    tmp_path: Path, edge: CrashPoint
+) -> None:
+    rng = random.Random(str(edge))
+    deaths = 0
+    while deaths < DEATHS:
+        folder = tmp_path / str(deaths)
+        world = LearnerWorld(
+            folder,
+            steps=STEPS,
+            checkpoint_every=rng.choice((1, 2)),
+            partitions=rng.choice((1, 3)),
+        )
+        world.admit(STEPS * BATCH // GROUP)
+        died = [await world.die(edge, rng.randint(1, 2)) for _ in range(DEATHS_A_RUN)]
+        assert any(died), "each run comes to its edge"
+        deaths += sum(died)
+        await world.finish()
+        check_once(world)
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("edge", EDGES)
