@@ -92,6 +92,13 @@ class LearnerLog:
         return Version(ref.epoch, ref.number), ref.ordinal
 
     @property
+    def is_restored(self) -> bool:
+        """Whether the newest learner has said from which version it goes on; also before the first
+        learner. Until then, which of the provisional steps stay is not decided.
+        """
+        return self._restored_epoch == self.epoch
+
+    @property
     def newest_ordinal(self) -> int:
         """Ordinal of the head. Unit: updates."""
         return self.head[1]

@@ -98,6 +98,7 @@ class Standing(StrEnum):
     NO_WORKERS = "no_workers"
     NO_TASKS = "no_tasks"
     LAG_BOUND = "lag_bound"
+    RESTORING = "restoring"
     RETRY_DELAY = "retry_delay"
     DRAINING = "draining"
     ENDED = "ended"
@@ -105,7 +106,12 @@ class Standing(StrEnum):
     @property
     def is_stalled(self) -> bool:
         """Whether nothing may be admitted and nothing runs, so that somebody else must act."""
-        return self in (Standing.NO_WORKERS, Standing.NO_TASKS, Standing.LAG_BOUND)
+        return self in (
+            Standing.NO_WORKERS,
+            Standing.NO_TASKS,
+            Standing.LAG_BOUND,
+            Standing.RESTORING,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +292,10 @@ class _Look:
         self.left = self._capacity(running, held)
 
     def _capacity(self, running: int, held: int) -> int:
+        if not self.ledger.learner.is_restored:
+            # Which steps stay is not decided, so v is not known; and until a restored learner's
+            # canary has passed, it may never train on what would be issued now (design section 10).
+            return 0
         return capacity(
             max_concurrent=self.rules.max_concurrent,
             running=running,
@@ -324,6 +334,11 @@ class _Look:
             return Standing.RETRY_DELAY, "rollouts wait for their next try"
         if not any(True for _ in ledger.offered()):
             return Standing.NO_TASKS, "no task is offered"
+        if not ledger.learner.is_restored:
+            return Standing.RESTORING, (
+                f"learner epoch {ledger.learner.epoch} has started and not said from which version "
+                "it goes on"
+            )
         return Standing.LAG_BOUND, (
             f"{ledger.held} episodes are accepted or open at ordinal {ledger.version}: the bound "
             f"of {(self.rules.eta + ledger.version + 1) * self.rules.batch} waits for a step"

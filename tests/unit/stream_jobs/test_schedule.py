@@ -21,6 +21,7 @@ from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from stream_jobs.core.issue import GiveLease, IssueGroup, Standing
 from tests.support.fake_rollout import RUN
+from tests.support.seeds import seeds
 from tests.unit.stream_jobs.scheduling import RULES, World, author, issued_event
 
 ADMIT, DROP = GateOutcome.ADMIT, GateOutcome.DROP
@@ -61,6 +62,23 @@ def test_groups_are_issued_whole_up_to_the_bound_and_then_wait_for_a_step() -> N
     world.step([])
     assert world.settle().standing is Standing.WORKING
     assert world.ledger.held == 12
+
+
+def test_nothing_for_training_is_issued_between_a_learners_start_and_its_restored() -> None:
+    world = ready()
+    world.learner(LearnerEventKind.EPOCH_STARTED, epoch=2)
+    world.offer(1)
+    world.offer(1, purpose=Purpose.EVALUATE)
+    assert world.settle().capacity == 0
+    assert [group.purpose for group in world.ledger.groups.values()] == [Purpose.EVALUATE]
+    for rollout in world.ledger.rollouts():
+        world.trajectory(rollout.group.ordinal, rollout.member)
+    done = world.settle()
+    assert done.standing is Standing.RESTORING
+    assert done.standing.is_stalled
+    world.learner(LearnerEventKind.RESTORED, epoch=2)
+    world.settle()
+    assert Purpose.TRAIN in {group.purpose for group in world.ledger.groups.values()}
 
 
 def test_a_dropped_an_abandoned_and_a_skipped_episode_free_their_places_at_once() -> None:
@@ -279,7 +297,7 @@ def random_event(world: World, dice: random.Random) -> None:
             world.ledger.expire(partitions, sampled_at_ms=world.now_ms)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, quick=2))
 def test_the_bound_holds_at_every_issue_also_after_a_restart(seed: int) -> None:
     dice = random.Random(seed)
     world = ready()
