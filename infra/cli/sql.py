@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -25,7 +27,12 @@ _FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
 
 
 @click.command()
-@click.argument("query")
+@click.argument("query", required=False)
+@click.option("--canned", metavar="NAME", help="Ask a canned query instead; --list names them.")
+@click.option("--quantity", help="What `--canned quantity_over_time` asks about: `ttft_ms`, ...")
+@click.option(
+    "--list", "is_list", is_flag=True, help="List the canned queries and what they answer."
+)
 @click.option("--run", "name", default=LAST, show_default=True, help=f"The run: {HOW}.")
 @runs_option
 @click.option(
@@ -33,16 +40,27 @@ _FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
     help="How the answer is printed.",
 )  # fmt: skip
 @json_option
-def sql(query: str, name: str, directory: Path, form: str, as_json: bool) -> None:
+def sql(
+    query: str | None, canned: str | None, quantity: str | None, is_list: bool, name: str,
+    directory: Path, form: str, as_json: bool,
+) -> None:  # fmt: skip
     """Ask the ClickHouse tables of a run one reading statement, `-` reads it from stdin.
 
     Views to begin with: quantities, trajectory_funnel, token_funnel, throughput, reward_by_step;
     `SHOW TABLES` lists all. docs/metrics.md says what each holds. JSON is a list of objects.
     """
-    folder = find(name, directory)
-    statement = sys.stdin.read() if query == "-" else query
     form = "json" if as_json else form
-    answer = ask(folder, statement, _FORMATS[form])
+    if is_list:
+        _list(as_json=form == "json")
+        return
+    if (query is None) is (canned is None):
+        raise click.UsageError("give a statement, or --canned NAME; --list names those")
+    folder = find(name, directory)
+    if canned is not None:
+        statement, values = _canned(canned, folder.root.name, quantity)
+    else:
+        statement, values = sys.stdin.read() if query == "-" else str(query), {}
+    answer = ask(folder, statement, _FORMATS[form], values)
     if form == "csv":
         click.echo(answer.decode(), nl=False)
         return
@@ -53,10 +71,40 @@ def sql(query: str, name: str, directory: Path, form: str, as_json: bool) -> Non
         show_table([column["name"] for column in told["meta"]], told["data"])
 
 
-def ask(folder: RunFolder, statement: str, form: str) -> bytes:
+def _list(*, as_json: bool) -> None:
+    """Print the canned queries."""
+    from infra.tables.questions import QUESTIONS
+
+    rows = [[one.name, one.answers, one.unit] for one in QUESTIONS]
+    if as_json:
+        show_json([dict(zip(("name", "answers", "unit"), row, strict=True)) for row in rows])
+    else:
+        show_table(["name", "answers", "unit"], rows)
+
+
+def _canned(name: str, run_id: str, quantity: str | None) -> tuple[str, dict[str, str]]:
+    """Return a canned query and its values; raise SettingsError when there is none of the name."""
+    from infra.tables.canned import by_hand
+    from infra.tables.questions import BY_NAME
+
+    if name not in BY_NAME:
+        near = ", ".join(difflib.get_close_matches(name, BY_NAME, n=3)) or "see --list"
+        raise SettingsError(f"there is no canned query {name}", hint=near)
+    given = {"run_id": run_id} | ({} if quantity is None else {"quantity": quantity})
+    needed = BY_NAME[name].parameters
+    for parameter in needed:
+        if parameter not in given:
+            raise SettingsError(f"{name} asks about one {parameter}", hint=f"give --{parameter}")
+    return by_hand(BY_NAME[name]), {key: given[key] for key in needed}
+
+
+def ask(
+    folder: RunFolder, statement: str, form: str, values: Mapping[str, str] | None = None
+) -> bytes:
     """Return the answer to a reading statement in a ClickHouse format.
 
-    Raises RejectedError with the engine's message, SettingsError when the run has no tables.
+    values: what `{name:Type}` in it stands for. Raises RejectedError with the engine's message,
+    SettingsError when the run has no tables.
     """
     from stream_jobs.core.sink_statements import reading
 
@@ -66,19 +114,20 @@ def ask(folder: RunFolder, statement: str, form: str) -> bytes:
             f"the statement names the format {chosen.format}", hint="use --format instead"
         )
     if folder.sink_address.exists():
-        answer = _ask_sink(folder.sink_address, chosen.text, form)
+        answer = _ask_sink(folder.sink_address, chosen.text, form, values or {})
         if answer is not None:
             return answer
-    return _ask_folder(folder, chosen.text, form)
+    return _ask_folder(folder, chosen.text, form, values or {})
 
 
-def _ask_sink(address: Path, statement: str, form: str) -> bytes | None:
+def _ask_sink(address: Path, statement: str, form: str, values: Mapping[str, str]) -> bytes | None:
     """Return the sink's answer; None when it is gone and only its address file is left."""
     try:
         url = orjson.loads(address.read_bytes())["url"]
     except (FileNotFoundError, KeyError, ValueError):
         return None
-    asked = f"{url}/?{urllib.parse.urlencode({'default_format': form})}"
+    given = {f"param_{name}": value for name, value in values.items()}
+    asked = f"{url}/?{urllib.parse.urlencode({'default_format': form, **given})}"
     try:
         with urllib.request.urlopen(asked, data=statement.encode(), timeout=_ANSWER_S) as answer:
             body: bytes = answer.read()
@@ -101,7 +150,7 @@ def _ask_sink(address: Path, statement: str, form: str) -> bytes | None:
         ) from error  # fmt: skip
 
 
-def _ask_folder(folder: RunFolder, statement: str, form: str) -> bytes:
+def _ask_folder(folder: RunFolder, statement: str, form: str, values: Mapping[str, str]) -> bytes:
     """Open the tables in this process, which nobody else may have open meanwhile."""
     if not folder.tables.is_dir():
         raise SettingsError(
@@ -113,7 +162,7 @@ def _ask_folder(folder: RunFolder, statement: str, form: str) -> bytes:
     limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
     engine = EmbeddedEngine(folder.tables, limits)
     try:
-        return engine.ask(statement, form, {})
+        return engine.ask(statement, form, values)
     except engine.faults as error:
         raise RejectedError(str(error), boundary=Boundary.STORE, hint=_LOOK) from error
     finally:

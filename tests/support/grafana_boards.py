@@ -15,7 +15,7 @@ BOARDS: dict[str, dict[str, Any]] = {
 
 
 def panels(*, asking: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every panel that is no heading, with its dashboard; those that ask one kind of source."""
+    """Yield every panel that is no heading, with its dashboard; all, or of one kind of source."""
     for name, board in BOARDS.items():
         for panel in board["panels"]:
             if panel["type"] != "row" and (not asking or panel["datasource"]["type"] == asking):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from infra.cli.sql import sql
 from infra.docs import ROOT, generate
+from infra.run.folder import RunFolder
 from infra.tables.canned import Canned, Shape, by_hand, in_grafana, view
 from infra.tables.quantities import QUANTITIES
 from infra.tables.questions import BY_NAME, QUESTIONS
+from schemas.errors import SettingsError
 from stream_jobs.core.sink_statements import parse_migrations, reading
 from tests.support.grafana_plugin import expand
 
@@ -64,3 +71,42 @@ def test_the_view_survives_the_way_that_definitions_are_applied() -> None:
 def test_the_definition_on_disk_is_the_one_that_follows() -> None:
     path = ROOT / "infra" / "clickhouse" / "r50_canned.sql"
     assert path.read_text() == generate()[path]
+
+
+def test_the_command_lists_the_questions_without_a_run() -> None:
+    done = CliRunner().invoke(sql, ["--list", "--json"])
+    assert done.exit_code == 0
+    assert [row["name"] for row in json.loads(done.stdout)] == [one.name for one in QUESTIONS]
+
+
+@pytest.mark.parametrize("words", [[], ["SELECT 1", "--canned", "run_summary"]])
+def test_the_command_asks_one_thing(words: list[str]) -> None:
+    assert CliRunner().invoke(sql, words).exit_code == 2
+
+
+def test_the_command_gives_a_canned_query_its_run_and_what_it_asks_about(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def answer(
+        folder: RunFolder, statement: str, form: str, values: dict[str, str]
+    ) -> bytes:  # fmt: skip
+        del folder, form
+        asked.append((statement, values))
+        return b'{"meta": [], "data": []}'
+
+    folder = RunFolder(root=tmp_path / "run-7")
+    monkeypatch.setattr("infra.cli.sql.find", lambda *_: folder)
+    monkeypatch.setattr("infra.cli.sql.ask", answer)
+    words = ["--canned", "quantity_over_time"]
+    refused = CliRunner().invoke(sql, words)
+    assert isinstance(refused.exception, SettingsError)
+    assert "--quantity" in refused.exception.hint
+    assert CliRunner().invoke(sql, [*words, "--quantity", "ttft_ms"]).exit_code == 0
+    unknown = CliRunner().invoke(sql, ["--canned", "lag_step_by_step"])
+    assert isinstance(unknown.exception, SettingsError)
+    assert "lag_steps_by_step" in unknown.exception.hint
+    assert asked == [
+        (by_hand(BY_NAME["quantity_over_time"]), {"run_id": "run-7", "quantity": "ttft_ms"})
+    ]
