@@ -343,6 +343,8 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str:
 
 def _fault(error: Any, *, prefix: str = "") -> str:
     place = ".".join(str(part) for part in ((prefix, *error["loc"]) if prefix else error["loc"]))
+    if error["type"] == "missing":
+        return f"{place} is required"
     return f"{place}: {error['msg']} (given: {error.get('input')!r})"
 
 

@@ -36,6 +36,7 @@ from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
 from schemas.deadline import Deadline
+from schemas.errors import SettingsError
 from schemas.ids import RunId, WorkerId
 from schemas.ports import Consumers, Context, Producer
 
@@ -81,12 +82,12 @@ async def _work(
     spec: RoleSpec, index: int, folder: RunFolder, settings: RunSettings, start: RunStart,
     stop: asyncio.Event, instruments: Instruments, supervised: bool,
 ) -> None:  # fmt: skip
-    clock = MachineClock()
-    codec = codec_of(folder)
-    me = worker_id(spec.name, index, start.run_id)
     if not supervised:
         # Somebody waits at the terminal; who is supervised has more patience, and is tried again.
         count_brokers(start.bootstrap, limit_s=patience_s())
+    clock = MachineClock()
+    codec = codec_of(folder)
+    me = worker_id(spec.name, index, start.run_id)
     written = ProducerSettings(bootstrap=start.bootstrap, prefix=start.prefix, client_id=me)
     producer: Producer = KafkaProducer(written, codec, clock)
     read = ConsumerSettings(
@@ -163,11 +164,19 @@ def _pages(settings: RunSettings, context: Context, codec: Codec) -> Pages:
 
 def codec_of(folder: RunFolder) -> Codec:
     """Return the codec of a run: the ids were resolved once, when it began, so that its processes
-    start without the registry."""
-    kept = json.loads(folder.schemas.read_bytes())
-    return Codec(
-        ids=kept["ids"], writers={int(number): text for number, text in kept["writers"].items()}
-    )
+    start without the registry.
+
+    Raises SettingsError when they are not there, as after a start that broke off.
+    """
+    try:
+        kept = json.loads(folder.schemas.read_bytes())
+        writers = {int(number): text for number, text in kept["writers"].items()}
+        return Codec(ids=kept["ids"], writers=writers)
+    except (FileNotFoundError, KeyError, ValueError) as error:
+        raise SettingsError(
+            f"{folder.schemas} is missing or damaged: {error}",
+            hint="the run never began, or its folder was changed; start a new one",
+        ) from error
 
 
 def table_definitions() -> tuple[str, ...]:

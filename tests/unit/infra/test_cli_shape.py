@@ -235,3 +235,11 @@ def test_what_is_no_address_of_a_broker_is_wrong_use_and_not_a_bus_that_is_away(
 def test_the_help_of_worker_names_the_roles() -> None:
     told = call("worker", "--help").stdout
     assert all(role in " ".join(told.split()) for role in ROLES)
+
+
+def test_a_setting_that_is_left_out_is_named_and_nothing_else_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "empty.toml"
+    config.touch()
+    error = call("run", str(config), "--dry-run").exception
+    assert isinstance(error, SettingsError)
+    assert error.message.splitlines()[1:] == ["  - task_source.streams is required"]

@@ -15,10 +15,10 @@ from infra import registry, topic_admin
 from infra.cli.app import COMMANDS, LazyGroup, exit_code, sluice
 from infra.platform import commands
 from infra.reach import patience_at, within
-from infra.run import bus, folder
+from infra.run import bus, folder, worker
 from infra.settings import assemble
 from infra.topic_admin import count_brokers, create_topics, describe_topics, log_starts
-from schemas.errors import BusUnreachableError, SluiceError
+from schemas.errors import BusUnreachableError, SettingsError, SluiceError
 from schemas.ids import RunId, episode_id
 from schemas.topics import ALL
 from tests.unit.infra.test_settings import PLACES, SMALLEST
@@ -65,7 +65,7 @@ def silent() -> Iterator[Silent]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bus, topic_admin, registry, commands):
+    for module in (bus, topic_admin, registry, commands, worker):
         monkeypatch.setattr(module, "patience_s", lambda: 0.1)
 
 
@@ -161,7 +161,11 @@ def test_every_command_with_a_wrong_address_ends_with_the_code_of_no_bus(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("line", [("report", "last"), ("run", "--resume", "last")], ids=" ".join)
+@pytest.mark.parametrize(
+    "line",
+    [("report", "last"), ("run", "--resume", "last"), ("worker", "gate", "--run", "last")],
+    ids=" ".join,
+)
 def test_a_run_whose_bus_is_gone_ends_with_the_code_of_no_bus(
     line: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -190,3 +194,8 @@ def test_a_run_that_finds_no_bus_makes_neither_a_model_nor_a_folder(
     assert (exit_code(result.exception), NOBODY in str(result.exception)) == (3, True)
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "home" / "models").exists()
+
+
+def test_a_run_whose_schema_ids_are_gone_is_told_and_not_traced(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"schemas\.json is missing or damaged"):
+        worker.codec_of(folder.RunFolder(root=tmp_path))
