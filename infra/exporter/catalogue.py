@@ -126,6 +126,9 @@ TRACES_OPEN = _gauge("traces_open_episodes", "Episodes of which the tracer keeps
 TRACES_EVICTED = _counter(
     "traces_evicted_episodes_total", "Episodes that the tracer put out before they were settled."
 )
+TRACES_TROUBLE = _counter(
+    "traces_troubles_total", "Times that the tracer began anew, or stopped, for an error.", "end"
+)
 TRACES_LATE = _counter(
     "traces_late_records_total", "Records of episodes that the tracer had told before."
 )

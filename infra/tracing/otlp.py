@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -53,7 +54,8 @@ class Collector:
 
         def work() -> None:
             taken = self._exporter.export(made) is SpanExportResult.SUCCESS
-            if not loop.is_closed():
+            # Closed: the process is ending, and nobody waits for the answer any more.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, taken)
 
         threading.Thread(target=work, name="otlp", daemon=True).start()

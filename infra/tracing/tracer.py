@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from infra.tracing.core.spans import Span
 from infra.tracing.place import Kept, read_place, write_place
 from infra.tracing.settings import TracingSection
 from schemas.deadline import Deadline
-from schemas.errors import SettingsError
+from schemas.errors import SettingsError, TransientError
 from schemas.ports import Context, Delivered, LogReader
 from schemas.topics import LEARNER_STEPS
 from stream_jobs.reading import all_starts
@@ -36,6 +37,7 @@ _LOG = logging.getLogger("sluice.tracer")
 _POLL_MAX = 1_000
 _KEEP_EVERY_MS = 5_000
 _DRAIN_POLL_S = 0.2
+_AGAIN_S = 5.0
 
 
 class Sender(Protocol):
@@ -51,25 +53,54 @@ async def run(
 ) -> None:
     """Send spans until asked to stop. folder: the run's own.
 
-    Raises SettingsError when the run names no endpoint.
+    Raises SettingsError when the run names no endpoint or OpenTelemetry is not installed.
     """
     if not settings.endpoint:
         raise SettingsError(
             "tracing.endpoint is empty, so there is nowhere to send spans",
             hint="set it before the run: --set tracing.endpoint=http://127.0.0.1:4318/v1/traces",
         )
-    # Imported by the one role that needs it.
-    from infra.tracing.otlp import Collector
-
+    try:
+        # Imported by the one role that needs it.
+        from infra.tracing.otlp import Collector
+    except ImportError as error:
+        raise SettingsError(
+            f"tracing.endpoint is set, but {error.name} is not installed",
+            hint="install the extra `stream`, or run without an endpoint",
+        ) from error
     collector = Collector(
         settings.endpoint,
         resource={"service.name": settings.service_name, "sluice.run_id": context.run_id},
         retry_s=settings.retry_s,
     )
+    place = folder / "tracing.json"
     try:
-        await Tracer(context, settings, collector, instruments, folder / "tracing.json").run()
+        await persevere(
+            context, instruments, lambda: Tracer(context, settings, collector, instruments, place)
+        )
     finally:
         collector.close()
+
+
+async def persevere(context: Context, instruments: Instruments, make: Callable[[], Tracer]) -> None:
+    """Trace until asked to stop, whatever happens: a process that keeps dying would end the run.
+
+    After trouble of the machine it begins anew where the place says; after anything else it does
+    nothing more, and says so.
+    """
+    while not context.stop.is_set():
+        try:
+            await make().run()
+        except TransientError as error:
+            instruments.add(of.TRACES_TROUBLE, 1.0, "begun_anew")
+            _LOG.warning("beginning anew in %.0f s: %s", _AGAIN_S, error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await context.stop.wait()
+        except Exception:  # noqa: BLE001  no fault of tracing may end a run
+            instruments.add(of.TRACES_TROUBLE, 1.0, "stopped")
+            _LOG.exception("no more spans are sent of this run; the run itself goes on")
+            await context.stop.wait()
 
 
 class Tracer:
@@ -231,7 +262,11 @@ class Tracer:
             return
         self._kept_ms = self._now_ms()
         floors = self._fold.floors(self._reader.positions())
-        write_place(self._place, Kept(floors=floors, fences=self._fold.fences()))
+        try:
+            write_place(self._place, Kept(floors=floors, fences=self._fold.fences()))
+        except TransientError as error:
+            # An older place only repeats spans, under the same ids.
+            _LOG.warning("the place is not kept: %s", error)
 
     def _export(self) -> None:
         fold = self._fold

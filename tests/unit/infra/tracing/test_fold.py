@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from infra.tracing.core.fold import TraceFold
 from infra.tracing.core.spans import Span
@@ -297,7 +297,8 @@ def test_a_share_of_episodes_is_told_whole_and_all_steps_are(ratio: float) -> No
     chosen = {
         trace_of_episode(one)
         for one in everybody
-        if sampler.should_sample(None, trace_of_episode(one), "episode").decision.is_sampled()
+        if sampler.should_sample(None, trace_of_episode(one), "episode").decision
+        is Decision.RECORD_AND_SAMPLE
     }
     assert {span.trace_id for span in spans if span.name == "episode"} == chosen
     expected = [s for s in told(in_order(logs)) if s.trace_id in chosen or s.name in (

@@ -15,11 +15,13 @@ from prometheus_client import CollectorRegistry
 from infra.exporter.instruments import Instruments
 from infra.run.conductor import parts_of
 from infra.settings import RunSettings, assemble
+from infra.tracing import tracer
 from infra.tracing.otlp import Collector
 from infra.tracing.settings import TracingSection
-from infra.tracing.tracer import Tracer, run
-from schemas.errors import SettingsError
+from infra.tracing.tracer import Tracer, persevere, run
+from schemas.errors import BusUnreachableError, SettingsError
 from schemas.ids import RunId
+from schemas.ports import Context
 from schemas.records.trajectory import Trajectory
 from schemas.topics import Topic
 from schemas.tracing import root_span, trace_of_episode
@@ -213,6 +215,55 @@ async def test_a_record_that_cannot_be_decoded_and_another_run_are_passed_over(
 def test_an_address_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
         TracingSection(endpoint=endpoint)
+
+
+class Failing:
+    """Raises what it is given, in turn; then it is asked to stop."""
+
+    def __init__(self, context: Context, errors: list[Exception]) -> None:
+        self._context, self._errors = context, errors
+        self.runs = 0
+
+    async def run(self) -> None:
+        self.runs += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        stop: Any = self._context.stop
+        stop.set()
+
+
+async def test_trouble_of_the_machine_begins_anew_and_a_fault_of_ours_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tracer, "_AGAIN_S", 0.0)
+    context, registry = context_on(MemoryBus(partitions=1)), CollectorRegistry()
+    away = BusUnreachableError("no broker answers")
+    failing: Any = Failing(context, [away, away])
+    await asyncio.wait_for(persevere(context, Instruments(registry), lambda: failing), 5)
+    assert failing.runs == 3
+    name = "sluice_traces_troubles_total"
+    assert registry.get_sample_value(name, {"end": "begun_anew"}) == 2.0
+
+    context, registry = context_on(MemoryBus(partitions=1)), CollectorRegistry()
+    failing = Failing(context, [ZeroDivisionError("ours"), away])
+    work = asyncio.create_task(persevere(context, Instruments(registry), lambda: failing))
+    await until(lambda: registry.get_sample_value(name, {"end": "stopped"}) == 1.0)
+    assert not work.done(), "the process lives on, so that nobody counts its deaths"
+    assert "the run itself goes on" in caplog.text
+    stop: Any = context.stop
+    stop.set()
+    await asyncio.wait_for(work, 5)
+    assert failing.runs == 1
+
+
+async def test_a_place_that_cannot_be_kept_costs_repeats_and_no_span(tmp_path: Path) -> None:
+    with OtlpCollector() as collector:
+        bus = RecordedRun().write()
+        async with running(bus, collector.endpoint, tmp_path / "missing") as made:
+            await until(lambda: any(s.name == "learner step" for s in collector.spans()))
+        assert made.tracer.given_up == 0
+        assert not made.place.exists()
 
 
 async def test_a_tracer_without_an_address_refuses_to_start(tmp_path: Path) -> None:
