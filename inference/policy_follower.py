@@ -50,7 +50,7 @@ _SEND_MS = 10_000
 _READ_MS = 10_000
 _PROBE_PROMPT, _PROBE_IDS = (1, 2, 3, 4), (5, 6, 7)
 _NOT_PROBED = -1.0
-_ORPHANED = "orphaned"
+_ORPHANED, _UNPROBED = "orphaned", "unprobed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +219,16 @@ class PolicyFollower:
         probe = await asyncio.to_thread(read_probe, folder) if self._checks_files else None
         fetch_us = self._context.clock.now_us() - began_us
         inflight = self._inflight()
-        report = await self._swap(folder, target.version)
-        await self._tell(
-            RefreshEventKind.LOADED, target, report=report, fetch_us=fetch_us, inflight=inflight
-        )
-        error = await self._check_probe(target.version, probe)
+        # No turn begins under weights that were not probed; those in flight go on.
+        self._keeper.hold(_UNPROBED)
+        try:
+            report = await self._swap(folder, target.version)
+            await self._tell(
+                RefreshEventKind.LOADED, target, report=report, fetch_us=fetch_us, inflight=inflight
+            )
+            error = await self._check_probe(target.version, probe)
+        finally:
+            self._keeper.release(_UNPROBED)
         await self._tell(
             RefreshEventKind.SERVING, target, report=report, fetch_us=fetch_us, inflight=inflight,
             probe_error=error,
@@ -248,27 +253,33 @@ class PolicyFollower:
         not finite where it published none. Return the largest difference, -1 without a reference.
         Unit: nats.
         """
+        prompt, ids = (
+            (_PROBE_PROMPT, _PROBE_IDS) if probe is None else (probe.prompt_ids, probe.ids)
+        )
+        try:
+            async with asyncio.timeout(self._refresh_timeout_s):
+                values = await self._keeper.score(prompt, ids)
+        except TimeoutError:
+            values = []
         if probe is None:
-            values = await self._keeper.score(_PROBE_PROMPT, _PROBE_IDS)
-            is_sound = len(values) == len(_PROBE_IDS) and all(map(math.isfinite, values))
+            is_sound = len(values) == len(ids) and all(map(math.isfinite, values))
             error, told = _NOT_PROBED, f"gives log-probs {values} on the probe"
         else:
-            values = await self._keeper.score(probe.prompt_ids, probe.ids)
             error = largest_difference(probe, values)
             is_sound = error <= self._probe_tolerance_nats
             told = (
                 f"is {error:.3g} nats off the learner's log-probs on its probe, "
                 f"{self._probe_tolerance_nats:g} are allowed"
             )
-        if not is_sound:
-            await self._keeper.reject()
-            raise TransientError(
-                f"version {version} {told}",
-                boundary=Boundary.ENGINE,
-                hint="the weights were not loaded as they are, or are damaged or diverged; the "
-                "learner's last steps say more",
-            )
-        return error
+        if is_sound:
+            return error
+        await self._keeper.reject()
+        raise TransientError(
+            f"version {version} {told}",
+            boundary=Boundary.ENGINE,
+            hint="the weights were not loaded as they are, or are damaged or diverged; the "
+            "learner's last steps say more",
+        )
 
     async def _must_be_on_lineage(self, reader: LogReader, version: Version) -> None:
         if not self._learner.is_ancestor(version):

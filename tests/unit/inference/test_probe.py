@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,26 @@ async def test_weights_that_score_otherwise_are_refused_and_the_version_before_i
         in said(bus, RefreshEventKind.FAILED, SECOND)[0].detail
     )
     assert not said(bus, RefreshEventKind.SERVING, SECOND)
+
+
+async def test_no_turn_begins_under_weights_that_were_not_probed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = MemoryBus(partitions=1)
+    started(bus)
+    seen: list[bool] = []
+    score = EngineKeeper.score
+
+    async def looked_at(keeper: EngineKeeper, *asked: Any) -> list[float]:
+        seen.append(keeper.is_serving)
+        return await score(keeper, *asked)
+
+    monkeypatch.setattr(EngineKeeper, "score", looked_at)
+    publish(bus, FIRST, tmp_path, off=0.0)
+    async with following(bus) as keeper:
+        await until(lambda: bool(said(bus, RefreshEventKind.SERVING, FIRST)))
+        assert keeper.is_serving
+    assert seen == [False]
 
 
 async def test_a_version_without_a_probe_is_served_and_says_that_it_was_not_held_against_one(
