@@ -81,5 +81,5 @@ class FrontierMachine(RuleBasedStateMachine):
         self.last = self.one.offset
 
 
-TestFrontier = FrontierMachine.TestCase
+TestFrontier = pytest.mark.slow(FrontierMachine.TestCase)
 TestFrontier.settings = settings(max_examples=30, stateful_step_count=25)

@@ -55,6 +55,7 @@ async def test_a_single_turn_is_asked_judged_and_ended_in_this_order() -> None:
     assert (body["temperature"], body["max_tokens"]) == (1.0, 16)
 
 
+@pytest.mark.slow
 async def test_many_episodes_run_at_once_and_each_ends_once() -> None:
     world = World(lambda *_: "12")
     async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from inference.scripted_engine import version_of
@@ -60,6 +59,7 @@ async def test_nothing_is_answered_before_every_commit_is_acknowledged() -> None
         assert answer["sluice"]["position"] == commits(bus, E)[-1].offset
 
 
+@pytest.mark.slow
 async def test_a_stream_shows_only_what_is_acknowledged() -> None:
     bus = MemoryBus(partitions=2)
     settings = inference_settings(
@@ -92,11 +92,14 @@ async def test_a_stream_shows_only_what_is_acknowledged() -> None:
 
 
 def openai_client(worker: Stand) -> Any:
+    import openai
+
     return openai.AsyncOpenAI(
         base_url=f"{worker.address}/v1", api_key=issue(SECRET, E, 1), max_retries=0, timeout=5
     )
 
 
+@pytest.mark.slow
 async def test_the_official_client_streams_a_tool_call() -> None:
     settings = inference_settings(scripted=scripted(replies=(CALL,)))
     async with stand(MemoryBus(partitions=2), settings) as worker:

@@ -7,6 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from inference.refusals import refence
 from inference.scripted_engine import version_of
 from schemas.enums import TokenKind
@@ -28,6 +30,7 @@ E = episode()
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
 
 
+@pytest.mark.slow
 async def test_fifty_takeovers_of_one_long_turn_sample_no_committed_token_again() -> None:
     bus = MemoryBus(partitions=1)
     long = inference_settings(

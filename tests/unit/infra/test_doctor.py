@@ -24,6 +24,7 @@ def test_only_something_required_ends_the_doctor_with_one(
     assert report.exit_status == status
 
 
+@pytest.mark.slow
 def test_every_failed_finding_says_what_to_do_and_no_good_one_does(tmp_path: Path) -> None:
     chosen = private_settings(tmp_path / "data")
     with socket.socket() as squatter:

@@ -48,6 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 SLEEP = "print('ready'); import time; time.sleep(60)"
 
 
+@pytest.mark.slow
 def test_a_started_process_leads_a_session_of_its_own_and_ends_on_request(start: Start) -> None:
     record = start(SLEEP)
     assert is_alive(record)
@@ -57,6 +58,7 @@ def test_a_started_process_leads_a_session_of_its_own_and_ends_on_request(start:
     assert not is_alive(record)
 
 
+@pytest.mark.slow
 def test_a_process_that_will_not_end_is_killed_at_the_deadline(
     start: Start, tmp_path: Path
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_process_that_will_not_end_is_killed_at_the_deadline(
     assert not is_alive(record)
 
 
+@pytest.mark.slow
 def test_a_pid_that_went_to_another_process_is_not_ours_and_is_not_signalled(start: Start) -> None:
     record = start(SLEEP)
     recycled = replace(record, start_ticks=record.start_ticks - 1)

@@ -60,6 +60,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         make(folder, start(), {})
 
 
+@pytest.mark.slow
 def test_a_run_that_a_process_conducts_is_refused_to_a_second_by_name_until_the_first_ends(
     tmp_path: Path,
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_run_that_goes_on_is_not_resumed_and_nothing_is_written_about_it
         await session.resume("run-a", directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_that_names_the_file_and_the_way_on(tmp_path: Path) -> None:
     script = (
         f"mount -t tmpfs -o size=16k tmpfs {tmp_path} && mkdir {tmp_path}/run-a && "

@@ -14,6 +14,8 @@ from infra.run import processes as module
 from infra.run.processes import Part, Processes
 from schemas.errors import SettingsError, TransientError
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 10.0
 
 

@@ -118,6 +118,7 @@ def whole() -> tuple[str, dict[str, Any]]:
     return _report(_history())
 
 
+@pytest.mark.slow
 def test_the_report_needs_nothing_beside_itself(whole: tuple[str, dict[str, Any]]) -> None:
     html, _ = whole
     _, page = _read(html)
@@ -127,6 +128,7 @@ def test_the_report_needs_nothing_beside_itself(whole: tuple[str, dict[str, Any]
     assert not re.search(r"url\((?!#)", html)
 
 
+@pytest.mark.slow
 def test_the_report_shows_every_quantity_with_its_unit(whole: tuple[str, dict[str, Any]]) -> None:
     html, summary = whole
     text, _ = _read(html)
@@ -148,6 +150,7 @@ def test_the_report_shows_every_quantity_with_its_unit(whole: tuple[str, dict[st
     assert "<b>demo</b>" not in html
 
 
+@pytest.mark.slow
 def test_what_is_drawn_takes_the_colour_of_the_page(whole: tuple[str, dict[str, Any]]) -> None:
     html, _ = whole
     drawings = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
@@ -155,6 +158,7 @@ def test_what_is_drawn_takes_the_colour_of_the_page(whole: tuple[str, dict[str, 
     assert not any(re.search(r"#(000000|010203|ffffff)", one) for one in drawings)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_step_has_a_report_too() -> None:
     text, _ = _read(_report(_history(steps=0))[0])
     assert "mean reward, last quarter - first quarter -" in text

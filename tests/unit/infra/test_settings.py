@@ -21,7 +21,7 @@ PLACES = {
 SMALLEST = {"task_source": {"streams": [{"environment": "digits"}]}}
 
 
-@pytest.mark.parametrize("name", ["demo", "tiny", "gpu"])
+@pytest.mark.parametrize("name", [pytest.param("demo", marks=pytest.mark.slow), "tiny", "gpu"])
 def test_an_example_resolves(name: str, tmp_path: Path) -> None:
     settings = resolve_settings(
         ROOT / "examples" / f"{name}.toml", directory=tmp_path, overrides={"run.seed": "3"}
@@ -95,8 +95,17 @@ def test_a_key_of_an_inner_table_can_be_set_from_the_command_line() -> None:
     [
         ('environment = "digitz"', "no task package named 'digitz'"),
         ('environment = "digits"\nconfig = { colour = 1 }', "knows no setting 'colour'"),
-        ('environment = "digits"\n[learner.loss]\nname = "diss"', "no loss is called 'diss'"),
-        ('environment = "digits"\n[learner.loss]\nparameters = { lo = 0.2 }', "no parameter 'lo'"),
+        # Only the losses know their parameters, and they load torch.
+        pytest.param(
+            'environment = "digits"\n[learner.loss]\nname = "diss"',
+            "no loss is called 'diss'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            'environment = "digits"\n[learner.loss]\nparameters = { lo = 0.2 }',
+            "no parameter 'lo'",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_task_or_loss_that_is_not_there_is_refused_before_anything_starts(

@@ -162,6 +162,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_makers_segments_are_removed() -> None:
     maker = subprocess.Popen(
         [sys.executable, "-c", _MAKER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -123,6 +123,7 @@ def advantage_of(trajectory: Trajectory, record: GatedTrajectory) -> float:
     )
 
 
+@pytest.mark.slow
 def test_the_rest_has_the_rewards_and_advantages_of_the_failure_free_run_on_the_same_ids() -> None:
     rng = random.Random(4)
     failed = 0

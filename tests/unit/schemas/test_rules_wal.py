@@ -144,6 +144,7 @@ def _logs(draw: st.DrawFn) -> list[TokenCommit]:
     return out
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(_logs(), st.integers(-1, 12))
 def test_every_token_is_counted_once_and_the_main_line_has_no_hole(

@@ -29,6 +29,7 @@ from tests.support.fake_rollout import (
     verdict,
 )
 from tests.support.memory_bus import Fault, MemoryBus
+from tests.support.seeds import seeds
 from tests.unit.stream_jobs.scheduling import author
 from tests.unit.stream_jobs.test_gate_rebalance import consumed
 from tests.unit.stream_jobs.trajectories import issued
@@ -117,7 +118,7 @@ async def test_a_restart_goes_on_from_its_floors_and_seals_nothing_twice() -> No
     assert set(sealed(bus).values()) == {1}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, quick=1))
 async def test_killed_assemblers_and_lost_acknowledgements_lose_no_episode(seed: int) -> None:
     dice = random.Random(seed)
     bus = a_bus()
@@ -149,7 +150,7 @@ async def test_killed_assemblers_and_lost_acknowledgements_lose_no_episode(seed:
         assert unpack_heavy(payload(bus, trajectory)).tokens == trajectory.tokens
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, quick=1))
 async def test_two_owners_of_a_partition_are_counted_once_by_gate_and_learner(seed: int) -> None:
     dice = random.Random(seed)
     bus = a_bus()

@@ -19,6 +19,7 @@ from stream_jobs import gate
 from stream_jobs.settings import GateSettings
 from tests.support.fake_rollout import RUN, context_on, policy
 from tests.support.memory_bus import Fault, MemoryBus
+from tests.support.seeds import seeds
 from tests.unit.stream_jobs.scheduling import author
 from tests.unit.stream_jobs.trajectories import abandoned, issued, trajectory
 
@@ -153,7 +154,7 @@ class Campaign:
             await self.gates.stop()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, quick=1))
 async def test_each_admitted_episode_is_consumed_exactly_once(seed: int) -> None:
     campaign = Campaign(seed)
     await campaign.run()

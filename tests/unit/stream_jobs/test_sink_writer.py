@@ -258,6 +258,7 @@ class Owner:
             self.read = settled.first
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=40))
 @settings(max_examples=25, deadline=None)
 async def test_several_owners_of_one_partition_at_once_leave_every_row_exactly_once(

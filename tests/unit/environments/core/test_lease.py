@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ Moves = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(moves=Moves, delay_ms=st.integers(0, 300))
 def test_the_worker_stops_before_the_scheduler_expires_the_lease(
     moves: list[tuple[int, int, bool, bool, int]], delay_ms: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def test_a_turn_that_ends_without_a_waiting_token_still_says_so() -> None:
     assert [(cut.token_ids, cut.finish_reason) for cut in cuts] == [((), FinishReason.LENGTH)]
 
 
+@pytest.mark.slow
 @given(DELTAS)
 def test_every_token_comes_out_once_in_order_under_its_own_version(
     deltas: list[tuple[int, bool, int]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def forgotten(history: History) -> History:
     return History(segments=segments, branch=history.branch)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(ODD, st.booleans(), st.text("abc 123", max_size=8)), max_size=5))
 def test_every_turn_extends_the_ids_of_the_turn_before(

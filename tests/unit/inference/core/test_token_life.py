@@ -53,6 +53,7 @@ def test_the_state_of_each_token_follows_the_marks() -> None:
         ledger.state_of(4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("sade"), st.integers(0, 4)), max_size=40))
 def test_no_order_of_calls_brings_the_marks_out_of_order(calls: list[tuple[str, int]]) -> None:
     ledger = TokenLedger.resumed(0)

@@ -20,6 +20,8 @@ from schemas.enums import LearnerEventKind
 from schemas.ids import RunId, WorkerId
 from schemas.records.learner_event import LearnerEvent
 
+pytestmark = pytest.mark.slow
+
 INFERENCE, LEARNER = "inference-0", "learner-0"
 
 

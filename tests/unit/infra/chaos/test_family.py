@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from infra.chaos.family import descendants, engine_processes
+
+pytestmark = pytest.mark.slow
 
 
 def test_children_and_their_children_are_found_and_only_those_of_an_engine_are_its() -> None:

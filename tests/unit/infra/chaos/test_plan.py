@@ -23,12 +23,14 @@ def scope(*, with_broker: bool = True, acts: frozenset[Act] = frozenset(Act)) ->
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 2**31))
 def test_the_same_seed_gives_the_same_deeds(seed: int) -> None:
     assert list(islice(deeds(seed, scope()), 30)) == list(islice(deeds(seed, scope()), 30))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 2**31), st.booleans())
 def test_only_parts_of_the_run_and_edges_of_their_role_are_hit(seed: int, broker: bool) -> None:
