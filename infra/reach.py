@@ -16,8 +16,8 @@ import psutil
 
 T = TypeVar("T")
 _FULL_S = 8.0
-_LEAST_S = 4.0
-_BY_AGE_S = 12.0
+_LEAST_S = 3.0
+_BY_AGE_S = 11.0
 _STARTING_S = 60.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.figures import readable
@@ -24,6 +24,7 @@ def test_four_digits_count_and_the_whole_part_stands_in_full(value: float, shown
     assert readable(value) == shown
 
 
+@settings(max_examples=40)
 @given(st.floats(min_value=1e-300, max_value=1e300) | st.floats(-1e300, -1e-300))
 def test_what_is_shown_is_the_number_to_a_thousandth(value: float) -> None:
     assert math.isclose(float(readable(value)), value, rel_tol=1e-3)
