@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 
 from schemas.errors import Boundary, RejectedError, SettingsError
+from stream_jobs.core.sink_hello import asks_who, who
 from stream_jobs.core.sink_statements import engine_code, reading
 from stream_jobs.sink_pages import Pages, add_pages
 from stream_jobs.sink_settings import SinkSettings
@@ -121,7 +122,11 @@ class Endpoint:
         )
         self._waiting += 1
         try:
-            answer = await self._store.ask(statement.text, form, _parameters(request.query))
+            if asks_who(statement.text, request.query):
+                version = await self._store.ask("SELECT version()", _DEFAULT_FORMAT, {})
+                answer = who(name=socket.gethostname(), version=version.decode().strip())
+            else:
+                answer = await self._store.ask(statement.text, form, _parameters(request.query))
         except RejectedError as error:
             code = engine_code(error.message) or 0
             return _refusal(403 if code == _READONLY else 500, code, error.message)
