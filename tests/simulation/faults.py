@@ -44,6 +44,10 @@ class Blow(StrEnum):
     """Asked to stop in order (SIGTERM), then started again."""
     ZOMBIE = "zombie"
     """Paused, replaced by a new process under its name, and resumed: two of that name live."""
+    DEAF = "deaf"
+    """The same, and it hears nothing of the log any more: it acts on what it knew, for as long as
+    its own clock allows, where one that hears of its successor ends at once.
+    """
     EXPEL = "expel"
     """Its group session is over; it learns so at its next poll."""
     ENGINE = "engine"
@@ -139,4 +143,5 @@ _LENGTHS_MS = {
     Blow.KILL: (20, 200, 1_500, 4_000, 9_000),
     # Back while its leases still hold by its own clock, before or after others have them.
     Blow.ZOMBIE: (5, 300, 800, 1_500, 3_000, 9_000),
+    Blow.DEAF: (5, 300, 800, 1_500, 3_000, 9_000),
 }

@@ -89,7 +89,8 @@ class Played:
 _PROCESS = (Blow.KILL, Blow.KILL, Blow.PAUSE, Blow.STOP, Blow.ZOMBIE)
 _BLOWS: Mapping[str, tuple[Blow, ...]] = {
     "scheduler": _PROCESS,
-    "environment": (*_PROCESS, Blow.ZOMBIE),
+    # One that hears of its successor ends at once; scenes draw those.
+    "environment": (*_PROCESS[:-1], Blow.DEAF, Blow.DEAF),
     "inference": (*_PROCESS, Blow.ENGINE, Blow.CUT, Blow.CUT, Blow.CUT),
     "assembler": (*_PROCESS, Blow.EXPEL),
     "gate": (*_PROCESS, Blow.EXPEL, Blow.EXPEL),

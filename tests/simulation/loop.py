@@ -24,7 +24,8 @@ class Process:
     """One process start."""
 
     __slots__ = (
-        *("context", "died", "has_read", "held", "is_alive", "is_paused", "name", "number"),
+        *("context", "died", "has_read", "held", "is_alive", "is_deaf", "is_paused"),
+        *("name", "number"),
     )
 
     def __init__(self, name: str, number: int) -> None:
@@ -33,6 +34,8 @@ class Process:
         self.number = number
         self.is_alive = True
         self.is_paused = False
+        self.is_deaf = False
+        """Its reads are cut: it produces, and hears nothing of the log any more."""
         self.has_read: dict[tuple[str, int], int] = {}
         """How far it has read: next offset by topic and partition."""
         self.held: list[_Handle] = []

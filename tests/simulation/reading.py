@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from schemas.deadline import Deadline
+from schemas.errors import TransientError
 from schemas.ports import Assigned, Floor, GroupEvent, Message, Position, Revoked
 from schemas.topics import BY_NAME, Topic
 from tests.simulation.bus import SimBus
@@ -59,8 +60,14 @@ class SimReader:
         await asyncio.sleep(0.1 * self._bus.chance.random() ** 2)
         return self.take(records_max)
 
+    @property
+    def _is_deaf(self) -> bool:
+        return self._process is not None and self._process.is_deaf
+
     def take(self, records_max: int) -> list[Message]:
         """Return what is there, partitions in any order."""
+        if self._is_deaf:
+            return []
         bus, chance = self._bus, self._bus.chance
         taken: list[Message] = []
         behind = [place for place, at in self._next.items() if at < bus.end(*place)]
@@ -82,6 +89,7 @@ class SimReader:
     ) -> Mapping[int, int]:
         """Return the end offsets now."""
         await asyncio.sleep(0.002)
+        self._must_hear()
         chosen = range(self._bus.partitions) if partitions is None else sorted(partitions)
         ends = {p: self._bus.end(topic.name, p) for p in chosen}
         await asyncio.sleep(0.002)
@@ -95,6 +103,7 @@ class SimReader:
     ) -> Sequence[Message]:
         """Return everything up to the given ends."""
         await asyncio.sleep(0.002 + 0.01 * self._bus.chance.random())
+        self._must_hear()
         found: list[Message] = []
         for place, end in ends.items():
             at = self._next[place]
@@ -108,6 +117,10 @@ class SimReader:
         if self._process is not None:
             read = self._process.has_read
             read[place] = max(upto, read.get(place, 0))
+
+    def _must_hear(self) -> None:
+        if self._is_deaf:
+            raise TransientError("the broker does not answer")
 
     async def close(self) -> None:
         """Read nothing more."""

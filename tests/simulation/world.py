@@ -161,11 +161,12 @@ class World:
             case Blow.KILL:
                 self.loop.kill(process)
                 self._replace(role, process, for_s)
-            case Blow.PAUSE | Blow.ZOMBIE:
+            case Blow.PAUSE | Blow.ZOMBIE | Blow.DEAF:
                 self.loop.pause(process)
                 self.loop.call_later(for_s, self.resume, process).process = None
-                if fault.blow is Blow.ZOMBIE:
+                if fault.blow is not Blow.PAUSE:
                     # Its supervisor believes it dead; it comes back when another has its name.
+                    process.is_deaf = fault.blow is Blow.DEAF
                     self._zombies.append(process)
                     self._replace(role, process, 0.2)
                 self._expel_later(role, process)
