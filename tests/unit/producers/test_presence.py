@@ -17,7 +17,9 @@ async def test_a_change_is_published_and_kept_fresh_until_the_worker_stops() -> 
     bus = MemoryBus(partitions=1)
     presence = Presence(context_on(bus), Role.INFERENCE, "http://x:1", 8, heartbeat_s=0.01)
     await presence.announce(WorkerStatus.READY, Version(1, 4), "serving")
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        while len(bus.records(WORKERS)) < 3:
+            await asyncio.sleep(0.001)
     await presence.announce(WorkerStatus.STOPPED)
     states = bus.records(WORKERS)
     assert len(states) >= 4
