@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from infra.exporter import catalogue as of
 from infra.exporter.instruments import Instruments
@@ -124,7 +124,7 @@ class Tracer:
         self._counted = (0, 0)
         self._ending: Deadline | None = None
         self.poisoned = 0
-        """Records that could not be decoded; the sink buries them. Unit: records."""
+        """Records that could not be decoded, which the sink buries, or told. Unit: records."""
         self.sent = 0
         self.given_up = 0
         """Spans that no collector took. Unit: spans."""
@@ -179,10 +179,18 @@ class Tracer:
             if not isinstance(message, Delivered):
                 self.poisoned += 1
             elif message.record.run_id == self._context.run_id:
-                self._waiting.extend(self._fold.take(message))
+                self._take(message)
         if len(messages) < _POLL_MAX:
             self._waiting.extend(self._fold.caught_up())
         return len(messages)
+
+    def _take(self, message: Delivered[Any]) -> None:
+        try:
+            self._waiting.extend(self._fold.take(message))
+        except ValueError as error:
+            # It decodes but names what cannot be, such as version -1/0: it costs its own spans.
+            self.poisoned += 1
+            _LOG.warning("%s/%d at %d: %s", message.topic, message.partition, message.offset, error)
 
     async def _send(self, *, all_of_it: bool) -> None:
         """Send full batches, and the rest when it has waited; then keep the place."""

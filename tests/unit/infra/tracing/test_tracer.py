@@ -19,9 +19,11 @@ from infra.tracing import tracer
 from infra.tracing.otlp import Collector
 from infra.tracing.settings import TracingSection
 from infra.tracing.tracer import Tracer, persevere, run
+from schemas.enums import LearnerEventKind
 from schemas.errors import BusUnreachableError, SettingsError
 from schemas.ids import RunId
 from schemas.ports import Context
+from schemas.records.learner_event import LearnerEvent
 from schemas.records.trajectory import Trajectory
 from schemas.topics import Topic
 from schemas.tracing import root_span, trace_of_episode
@@ -202,12 +204,14 @@ async def test_a_record_that_cannot_be_decoded_and_another_run_are_passed_over(
     def change(_: Topic[Any], record: Any) -> Any:
         if type(record) is Trajectory:
             return [b"\x00spoilt", replace(record, run_id=RunId("another")), record]
+        if type(record) is LearnerEvent and record.kind is LearnerEventKind.EPOCH_STARTED:
+            return [replace(record, kind=LearnerEventKind.STEP, epoch=-1), record]
         return record
 
     with OtlpCollector() as collector:
         async with running(RecordedRun(change).write(), collector.endpoint, tmp_path) as made:
             await until(lambda: any(s.name == "learner step" for s in collector.spans()))
-        assert made.tracer.poisoned == 4
+        assert made.tracer.poisoned == 5
         assert len([s for s in collector.spans() if s.name == "assembly"]) == 4
 
 
