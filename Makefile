@@ -44,11 +44,11 @@ check: venv  ## formatting, lint, types, layers, sizes and names
 	PYTHONPATH=. $(VENV)/lint-imports
 	$(PYTEST) -q tests/architecture
 
-# Loading torch alone takes a third of the time that the quick part may take; the measurements,
-# small as they are, load a gateway and a broker's client.
+# Tests in a folder with_<library> load it as they are collected: torch alone takes a third of the
+# time that the quick part may take. So do the measurements, small as they are.
 unit: venv  ## the quick part of the tests
 	$(PYTEST) -q -m "not gpu and not kafka and not vllm and not slow" \
-		--ignore tests/unit/learner/with_torch --ignore tests/unit/benchmarks \
+		--ignore-glob '*/with_*' --ignore tests/unit/benchmarks \
 		tests/unit tests/schemas
 
 test: setup  ## everything that needs no GPU

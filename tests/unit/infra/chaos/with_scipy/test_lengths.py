@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from scipy.stats import ks_2samp
 
 from infra.chaos.lengths import (
     N_MIN,
@@ -14,8 +15,6 @@ from infra.chaos.lengths import (
     restarted,
     weighted,
 )
-
-pytestmark = pytest.mark.slow
 
 HAZARD = 0.004
 
@@ -28,8 +27,6 @@ def law(seed: int, count: int = N_MIN) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_distance_and_p_are_those_of_scipy(seed: int) -> None:
-    from scipy.stats import ks_2samp
-
     ours, theirs = law(seed, 400), [2 * one for one in law(seed + 100, 300)]
     found, known = compare(ours, theirs), ks_2samp(ours, theirs, method="asymp")
     assert found.d == pytest.approx(known.statistic)
