@@ -84,17 +84,18 @@ def leases_again(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
 
 
 def namesakes(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
-    """An environment stands still, is replaced, and comes back while its namesake takes leases; it
-    may hear of the namesake later than of the leases.
+    """An environment stands still in the middle of an attempt, is replaced, and comes back while
+    its namesake takes leases, those of its own episodes among them; it may hear of the namesake
+    later than of the leases, or never.
     """
     stands = AtRecord(
         EPISODES.name,
         chance.choice((0, 0, 1, 2)),
         "environment-0",
-        Blow.ZOMBIE,
-        chance.choice((1_500, 2_500, 4_000, 6_000)),
+        chance.choice((Blow.ZOMBIE, Blow.DEAF)),
+        chance.choice((500, 800, 1_100, 1_500, 2_500, 4_000)),
         "leased",
-        chance.choice((0, 60, 200)),
+        chance.choice((0, 60, 200, 500)),
     )
     return Scene((stands,))
 
