@@ -6,7 +6,6 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer as RawProducer
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
@@ -17,30 +16,11 @@ from infra.replay import replay, to_json
 from infra.run.bus import BusAddress, Doors
 from infra.run.proof import prove, record
 from infra.topic_admin import create_topics, delete_below
-from producers.core.routing import key_of
-from schemas.codec import Codec
 from schemas.topics import ALL, PAYLOADS, TOKENS, TOOL_EVENTS
 from tests.conftest import LocalPlatform
-from tests.support.memory_bus import MemoryBus
+from tests.support.copied_run import copy_onto
 from tests.support.recorded_run import RESUMED, RecordedRun
 from tests.support.run_records import RUN
-
-
-def _copy(bus: MemoryBus, bootstrap: str, prefix: str, codec: Codec) -> None:
-    producer = RawProducer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    refused: list[object] = []
-
-    def delivered(error: object, _: object) -> None:
-        refused.extend([error] if error is not None else [])
-
-    for topic in ALL:
-        for partition in range(bus.partitions):
-            for one in bus.records(topic, partition):
-                frame = codec.encode(topic, one)
-                full, key = topic.full(prefix), key_of(topic, one)
-                producer.produce(full, frame, key, partition, on_delivery=delivered)
-    assert producer.flush(20) == 0
-    assert refused == []
 
 
 def _timeless(tree: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +36,7 @@ async def test_a_run_on_a_real_broker_is_audited_and_replayed_the_same(
     prefix = f"audit-{uuid.uuid4().hex[:8]}"
     create_topics(local_platform.bootstrap, prefix=prefix, partitions=1)
     bus = RecordedRun().write()
-    _copy(bus, local_platform.bootstrap, prefix, bus.codec)
+    copy_onto(bus, local_platform.bootstrap, prefix, bus.codec)
     settings = ConsumerSettings(
         bootstrap=local_platform.bootstrap, prefix=prefix, client_id="audit"
     )
@@ -82,7 +62,7 @@ async def test_a_recorded_audit_stands_for_what_is_trimmed_and_processes_share_t
     create_topics(bootstrap, prefix=prefix, partitions=3)
     register_all(registry, prefix=prefix)
     bus = RecordedRun(partitions=3).write()
-    _copy(bus, bootstrap, prefix, resolve_codec(registry, prefix=prefix))
+    copy_onto(bus, bootstrap, prefix, resolve_codec(registry, prefix=prefix))
     starts = {topic.name: dict.fromkeys(range(3), 0) for topic in ALL}
     doors = Doors(BusAddress(bootstrap=bootstrap, registry=registry, prefix=prefix))
     try:
