@@ -70,6 +70,7 @@ demo: setup  ## train a real model over a real Kafka
 
 docs: venv  ## rewrite what is generated from the code
 	$(VENV)/python -m infra.docs
+	$(VENV)/python -m infra.grafana.write
 
 records: venv  ## generate schemas/records from schemas/avro
 	$(VENV)/python -m infra.records_codegen

@@ -1,0 +1,1 @@
+"""Grafana: dashboards made from the canned queries and the exporter's catalogue."""
