@@ -24,7 +24,17 @@ from tests.support.memory_bus import Fault, MemoryBus
 from tests.support.records import commit, within
 from tests.support.small_run import rows
 
-UNITS = ("_total", "_seconds", "_records", "_steps", "_episodes", "_ratio", "reward", "learner_loss", "sample")
+UNITS = (
+    "_total",
+    "_seconds",
+    "_records",
+    "_steps",
+    "_episodes",
+    "_ratio",
+    "reward",
+    "learner_loss",
+    "sample",
+)
 
 
 class Stand:
