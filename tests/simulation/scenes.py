@@ -37,9 +37,8 @@ def draw_scene(seed: int, *, steps: int, roles: Sequence[str]) -> Scene:
     drawn = chance.random()
     if "learner-0" not in roles:
         # Rollouts alone: what concerns leases, and no steps.
-        return (
-            chance.choice((namesakes, leases_again))(chance, steps) if drawn < _SHARE else Scene()
-        )
+        rollouts = (namesakes, leases_again, parted)
+        return chance.choice(rollouts)(chance, steps) if drawn < _SHARE else Scene()
     if drawn >= _SHARE:
         is_rare = drawn < _SHARE + _RARE and "refresh-0" not in roles
         return issued_again(chance, steps) if is_rare else Scene()
@@ -50,7 +49,7 @@ def draw_scene(seed: int, *, steps: int, roles: Sequence[str]) -> Scene:
     if "refresh-0" in roles:
         scenes = [*scenes, refresh_in_a_rollback, refresh_in_a_rollback]
     else:
-        scenes.append(leases_again)
+        scenes = [*scenes, leases_again, fenced_learner]
     return chance.choice(scenes)(chance, steps)
 
 
@@ -96,6 +95,53 @@ def namesakes(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
         chance.choice((500, 800, 1_100, 1_500, 2_500, 4_000)),
         "leased",
         chance.choice((0, 60, 200, 500)),
+    )
+    return Scene((stands,))
+
+
+def parted(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
+    """An environment and the worker that decodes for it go on together after both were replaced:
+    what the one commits lies after the next attempt's Fence, the other hears of neither, and its
+    clock still covers the lease.
+    """
+    nth = chance.randrange(3)
+    after_ms = chance.choice((100, 200, 300, 500, 700))
+    return Scene(
+        (
+            AtRecord(
+                EPISODES.name,
+                nth,
+                "environment-0",
+                Blow.DEAF,
+                chance.choice((500, 700, 900, 1_100)),
+                "leased",
+                after_ms,
+            ),
+            AtRecord(
+                EPISODES.name,
+                nth,
+                chance.choice(("inference-0", "inference-1")),
+                chance.choice((Blow.STOP, Blow.ZOMBIE)),
+                chance.choice((200, 500, 900)),
+                "leased",
+                after_ms + chance.choice((0, 60, 150)),
+            ),
+        )
+    )
+
+
+def fenced_learner(chance: random.Random, steps: int) -> Scene:
+    """A learner stands still, is replaced, and goes on training without having heard of its
+    successor: its records land under the lower epoch, between those of the higher one.
+    """
+    stands = AtRecord(
+        LEARNER_STEPS.name,
+        chance.randrange(max(1, steps - 1)),
+        "learner-0",
+        Blow.DEAF,
+        chance.choice((500, 900, 1_500, 3_000)),
+        "step",
+        chance.choice((0, 10, 60, 200)),
     )
     return Scene((stands,))
 
