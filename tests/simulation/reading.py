@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from schemas.deadline import Deadline
-from schemas.errors import TransientError
+from schemas.errors import FencedError, TransientError
 from schemas.ports import Assigned, Floor, GroupEvent, Message, Position, Revoked
 from schemas.topics import BY_NAME, Topic
 from tests.simulation.bus import SimBus
@@ -18,6 +18,8 @@ from tests.support.memory_groups import Group
 
 _SKIPS = 0.2
 """How often a partition is passed over, or comes only in part."""
+_HEARTBEAT_S = 3.0
+"""A member hears at its next heartbeat that another process took its name. Unit: s."""
 
 
 class SimReader:
@@ -128,7 +130,12 @@ class SimReader:
 
 
 class SimGroupReader:
-    """A member of a consumer group; see `schemas.ports.GroupReader`."""
+    """A member of a consumer group; see `schemas.ports.GroupReader`.
+
+    The group knows a member by name, and two processes of one name live after one was replaced. The
+    older is fenced: nothing is assigned to it or taken from it any more, it reads on what it had,
+    and it hears so at its next heartbeat, or at its next commit.
+    """
 
     def __init__(
         self,
@@ -137,18 +144,22 @@ class SimGroupReader:
         member: str,
         starts: Mapping[int, int],
         floors: Callable[[Collection[int]], Mapping[int, Floor]],
+        process: Process | None = None,
     ) -> None:
         """Join at the first poll."""
         self._bus, self._group, self._member = bus, group, member
         self._starts, self._floors = dict(starts), floors
         self._topic = BY_NAME[group.topic]
         self._reader = SimReader(bus, {})
+        self._held: frozenset[int] = frozenset()
+        self._hears_at_s: float | None = None
+        self.process = process
         self.is_fenced = False
 
     @property
     def owned(self) -> frozenset[int]:
-        """Partitions owned now."""
-        return frozenset() if self.is_fenced else self._group.held(self._member)
+        """Partitions owned now, as far as the member has heard."""
+        return self._held
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[GroupEvent]:
         """Return assignment changes, then records."""
@@ -160,9 +171,22 @@ class SimGroupReader:
         await asyncio.sleep(0.1 * self._bus.chance.random() ** 2)
         return [*self._changes(), *self._reader.take(records_max)]
 
+    def _heartbeat(self) -> None:
+        now_s = self._bus.loop.time()
+        if self._hears_at_s is None:
+            self._hears_at_s = now_s + _HEARTBEAT_S * self._bus.chance.random() ** 2
+        if now_s >= self._hears_at_s:
+            raise self._fenced()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(f"another process took the member id {self._member}")
+
     def _changes(self) -> list[GroupEvent]:
         group, member, topic = self._group, self._member, self._topic
         events: list[GroupEvent] = []
+        if self.is_fenced:
+            self._heartbeat()
+            return events
         if lost := group.take_lost(member):
             self._reader.remove(topic, lost)
             events.append(Revoked(partitions=lost, lost=True))
@@ -180,13 +204,17 @@ class SimGroupReader:
             self._reader.add(topic, starts)
             generation = group.generation
             events.append(Assigned(generation=generation, partitions=taken, committed=committed))
+        self._held = group.held(member)
         return events
 
     async def commit(self, floors: Mapping[int, Floor]) -> None:
         """Commit floors of partitions owned now."""
         await asyncio.sleep(0.005)
-        if not self.is_fenced:
-            self._group.commit(self._member, floors)
+        if self.is_fenced:
+            raise self._fenced()
+        if not self._held <= self._group.held(self._member):
+            raise TransientError("the member's session is over, and it has not heard so")
+        self._group.commit(self._member, floors)
         await asyncio.sleep(0.005)
 
     def pause(self) -> None:
@@ -234,7 +262,7 @@ class SimConsumers:
             group, Group(topic=topic.name, partitions=self._bus.partitions)
         )
         state.fence(member)
-        reader = SimGroupReader(self._bus, state, member, starts, floors)
+        reader = SimGroupReader(self._bus, state, member, starts, floors, self._process)
         state.readers[member] = reader
         return reader
 

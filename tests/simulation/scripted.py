@@ -103,9 +103,10 @@ async def verify(context: Context, world: World) -> None:
 
 async def roll_out(context: Context, world: World) -> None:
     """Run every lease at once: one Fence, a prompt, some actions, a verdict, an Ended."""
-    await Presence(context, Role.ENVIRONMENT, "", 64).announce(WorkerStatus.READY)
     starts = dict.fromkeys(range(world.bus.partitions), 0)
+    # As in the real one: sampled before it is READY, since a lease may come right after that.
     live = await context.consumers.ends(topics.EPISODES)
+    await Presence(context, Role.ENVIRONMENT, "", 64).announce(WorkerStatus.READY)
     reader = context.consumers.reader({topics.EPISODES: starts, topics.POLICIES: starts})
     fences = {p: SchedulerFences() for p in starts}
     newest = Version(0, 0)

@@ -24,7 +24,7 @@ from tests.simulation.faults import WRITER, AtRecord, Blow, ProcessFault
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.outside import Outside
 from tests.simulation.producing import SimProducer
-from tests.simulation.reading import SimConsumers
+from tests.simulation.reading import SimConsumers, SimGroupReader
 
 RUN = RunId("run-1")
 _SESSION_S = 6.0
@@ -199,7 +199,7 @@ class World:
         if blow is Blow.STOP and role.stop is not None:
             role.stop.set()
         elif blow is Blow.EXPEL:
-            self._expel(role)
+            self._expel(role, process)
         elif blow is Blow.ENGINE and role.engine is not None:
             role.engine.die()
         elif blow is Blow.CUT:
@@ -216,14 +216,17 @@ class World:
     def _expel_later(self, role: Role, process: Process) -> None:
         def look() -> None:
             if not process.is_alive or process.is_paused:
-                self._expel(role)
+                self._expel(role, process)
 
         if role.is_member:
             self.loop.call_later(_SESSION_S, look).process = None
 
-    def _expel(self, role: Role) -> None:
+    def _expel(self, role: Role, process: Process) -> None:
+        """End the session of one process; a successor that has its name by now has its own."""
         for group in self.bus.groups.values():
-            if role.name in group.members:
+            reader = group.readers.get(role.name)
+            is_its = isinstance(reader, SimGroupReader) and reader.process is process
+            if is_its and role.name in group.members:
                 group.expel(role.name)
                 self.bus.wake(group.topic)
 

@@ -35,7 +35,10 @@ class Group:
         self.readers: dict[str, Fenceable] = {}
 
     def fence(self, member: str) -> None:
-        """Shut out the present holder of a member id; its partitions wait for the newcomer."""
+        """Shut out the present holder of a member id; what it held is free, and what it lost before
+        is no loss of the newcomer's.
+        """
+        self._lost.pop(member, None)
         if member in self.readers:
             self.readers[member].is_fenced = True
             self.leave(member)

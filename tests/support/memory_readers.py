@@ -180,10 +180,7 @@ class MemoryGroupReader:
         until = asyncio.get_running_loop().time() + timeout_s
         while True:
             assert not self._closed, "the reader is closed"
-            if self.is_fenced:
-                raise FencedError(
-                    f"another process took the member id {self._member}", boundary=Boundary.BUS
-                )
+            self._check_name()
             events: list[GroupEvent] = list(self._changes())
             if not self._paused:
                 events += self._cursor.take(records_max)
@@ -195,8 +192,14 @@ class MemoryGroupReader:
     async def commit(self, floors: Mapping[int, Floor]) -> None:
         """Commit floors of partitions owned now."""
         await asyncio.sleep(0)
-        if not self.is_fenced:
-            self._group.commit(self._member, floors)
+        self._check_name()
+        self._group.commit(self._member, floors)
+
+    def _check_name(self) -> None:
+        if self.is_fenced:
+            raise FencedError(
+                f"another process took the member id {self._member}", boundary=Boundary.BUS
+            )
 
     def pause(self) -> None:
         """Stop fetching records until `resume`."""

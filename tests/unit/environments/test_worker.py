@@ -315,6 +315,19 @@ async def test_a_lease_of_another_process_under_its_name_is_left_to_it() -> None
     ]
 
 
+async def test_a_lease_that_comes_as_soon_as_it_is_seen_ready_is_run() -> None:
+    world = World(lambda *_: "12")
+    async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:
+        world.bus.faults.hold_acks()
+        world.announce(gateway)
+        await until(lambda: states_of(world, context)[-1].status is WorkerStatus.READY)
+        # The scheduler has read of it, while it still waits for the acknowledgement.
+        episode = world.lease(task_of("digits"), incarnation="a")
+        world.bus.faults.release_acks()
+        ended = await world.ended(episode)
+        assert ended.incarnation == context.incarnation
+
+
 async def test_a_lease_that_stands_twice_in_the_log_is_run_once() -> None:
     world = World(lambda *_: "12")
     async with FakeGateway(world.wal).serving() as gateway, world.worker():

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from schemas.errors import RejectedError, UnknownOutcomeError
+from schemas.errors import FencedError, RejectedError, UnknownOutcomeError
 from schemas.ports import Acked, Assigned, Floor, Rejected, Revoked, Unknown
 from schemas.topics import TOKENS, TRAJECTORIES
 from tests.support.clocks import HeldClock
 from tests.support.memory_bus import Fault, MemoryBus
+from tests.support.memory_readers import MemoryGroupReader
 from tests.support.records import commit, within
 
 
@@ -107,3 +108,24 @@ async def test_an_expelled_member_learns_that_its_partitions_are_lost_and_joins_
     assert isinstance(again, Assigned)
     assert again.generation > first.generation
     assert asked == []
+
+
+async def test_a_member_whose_name_was_taken_commits_nothing_more_and_leaves_no_loss_behind() -> (
+    None
+):
+    bus = MemoryBus(partitions=1)
+
+    def joined() -> MemoryGroupReader:
+        return bus.consumers().group(
+            TOKENS, group="g", member="a", starts={0: 0}, floors=lambda _: {}
+        )
+
+    old = joined()
+    await old.poll(records_max=10, timeout_s=0)
+    bus.expel("g", "a")
+    new = joined()
+    assert all(isinstance(e, Assigned) for e in await new.poll(records_max=10, timeout_s=0))
+    with pytest.raises(FencedError):
+        await old.commit({0: Floor(offset=7)})
+    assert not bus.groups["g"].committed
+    assert new.owned == {0}
