@@ -292,7 +292,8 @@ def test_definitions_are_applied_once_and_a_changed_rollup_is_made_anew(tmp_path
     assert tables.roll() == 1
     assert tables.one(asked) == {"n": 3, "max": 14.0}
     changed = [text + "\n-- more\n" if "-- repeatable flow" in text else text for text in texts]
-    assert tables.migrate(changed) == ["flow", "learning"]
+    later = ["flow", "learning", "canned", "selection"]
+    assert tables.migrate(changed) == later, "views of later files may read those of this one"
     tables.close()
 
 
