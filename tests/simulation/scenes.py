@@ -131,18 +131,17 @@ def parted(chance: random.Random, steps: int) -> Scene:  # noqa: ARG001
 
 
 def fenced_learner(chance: random.Random, steps: int) -> Scene:
-    """A learner stands still, is replaced, and goes on training without having heard of its
-    successor: its records land under the lower epoch, between those of the higher one.
+    """A learner stands still while it trains, is replaced, and goes on without having heard of its
+    successor: its Step lands under the lower epoch, between the records of the higher one.
     """
-    stands = AtRecord(
-        LEARNER_STEPS.name,
-        chance.randrange(max(1, steps - 1)),
-        "learner-0",
-        Blow.DEAF,
-        chance.choice((500, 900, 1_500, 3_000)),
-        "step",
-        chance.choice((0, 10, 60, 200)),
-    )
+    # A batch of two was admitted just before it: then it trains, or soon will.
+    topic, kind, nth = GATED.name, "", 2 * chance.randrange(steps) + chance.choice((1, 1, 3))
+    after_ms = chance.choice((60, 100, 140, 180, 240))
+    if chance.random() < 0.3:
+        topic, kind, nth = LEARNER_STEPS.name, "step", chance.randrange(max(1, steps - 1))
+        after_ms = chance.choice((0, 60, 100, 200))
+    for_ms = chance.choice((300, 400, 500, 900, 1_500, 3_000))
+    stands = AtRecord(topic, nth, "learner-0", Blow.DEAF, for_ms, kind, after_ms)
     return Scene((stands,))
 
 
