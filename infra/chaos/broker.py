@@ -8,13 +8,15 @@ import signal
 from contextlib import suppress
 
 from infra.platform.commands import up
-from infra.platform.process import is_alive
+from infra.platform.process import is_alive, monotonic_ms, wait_until_gone
 from infra.platform.settings import PlatformSettings
 from infra.platform.state import ProcessRecord, read_state
 from infra.setup.places import Places
+from schemas.deadline import Deadline
 from schemas.errors import Boundary, TransientError
 
 _NAME = "broker-1"
+_GONE_MS = 10_000
 
 
 class Broker:
@@ -31,7 +33,16 @@ class Broker:
 
     def kill_and_start(self) -> None:
         """Kill it as a crash would, start it again, and wait until it answers."""
-        os.kill(self._record().pid, signal.SIGKILL)
+        record = self._record()
+        os.kill(record.pid, signal.SIGKILL)
+        # What is not yet gone counts as running, and would not be started.
+        deadline = Deadline.after(_GONE_MS, now_ms=monotonic_ms(), waiting_for=f"{_NAME} to end")
+        if wait_until_gone([record], deadline):
+            raise TransientError(
+                f"{_NAME} outlived its SIGKILL by {_GONE_MS / 1000:g} s",
+                boundary=Boundary.PLATFORM,
+                hint="does the disk hang? the kernel ends a process when its writes return",
+            )
         up(self._settings, self._places)
 
     async def stand_still(self, seconds: float) -> None:
