@@ -28,6 +28,10 @@ from tests.support.memory_bus import MemoryBus
 
 RUN = RunId("0190b5f0-0000-7000-8000-000000000001")
 SECRET = b"a secret of this test"
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = 'Well. <tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
+"""An answer that calls the tool."""
 
 
 def scripted(**values: Any) -> ScriptedSettings:

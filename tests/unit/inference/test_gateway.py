@@ -16,6 +16,9 @@ from schemas.ids import Version
 from schemas.packing import unpack_ids, unpack_logprobs, unpack_spans
 from schemas.topics import DEAD_LETTERS
 from tests.support.inference_stand import (
+    ASK,
+    CALL,
+    TOOLS,
     action_ids,
     commits,
     episode,
@@ -27,9 +30,6 @@ from tests.support.inference_stand import (
 from tests.support.memory_bus import MemoryBus
 
 E = episode()
-ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-CALL = 'Well. <tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
 
 
 def answered(answer: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,10 @@ import openai
 
 from schemas.bearer import issue
 from tests.support.inference_stand import (
+    ASK,
+    CALL,
     SECRET,
+    TOOLS,
     Stand,
     action_ids,
     commits,
@@ -22,9 +25,6 @@ from tests.support.inference_stand import (
 from tests.support.memory_bus import MemoryBus
 
 E = episode()
-ASK: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-CALL = 'Well. <tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
 
 
 async def test_a_stream_shows_only_what_is_acknowledged() -> None:
