@@ -35,6 +35,11 @@ async def counts_from_zero(self: Any, partitions: int) -> Any:
 _CLAIM = Leadership.claim
 
 
+def restored_once(self: Any) -> bool:
+    """Wait for the run's first learner, and for none that starts again."""
+    return bool(self._restored_epoch or not self.epoch)
+
+
 async def follows_its_own(self: Any) -> None:
     before = dict.fromkeys(self.partitions, self._context.producer)
     made: list[Any] = []

@@ -113,6 +113,8 @@ MUTANTS: tuple[Mutant, ...] = (
            _put(SchedulerFences, "_is_current", lambda *_: True)),
     Mutant("counters not re-seeded", "rebuilt from the topics (9)", J,
            _put(Leadership, "claim", broken_judging.counts_from_zero)),
+    Mutant("issues while a learner restores", "v is not decided before Restored (10)", J,
+           _put(LearnerLog, "is_restored", property(broken_judging.restored_once))),
     Mutant("a group cut short stays so in the drain", "groups are issued whole (9)", J,
            _put(_Look, "complete", broken_judging.completes_unless_draining)),
     Mutant("sealed before the tokens were read", "what Ended rests on is read first (8)", J,

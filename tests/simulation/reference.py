@@ -143,6 +143,11 @@ class Lineage:
         self._learner = (0, "")
         self._restored = 0
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether the newest learner has said from which version it goes on, or there is none."""
+        return self._restored == self._learner[0]
+
     def take(self, event: LearnerEvent) -> None:
         """Take the next record of the learner's log."""
         who = (event.epoch, str(event.learner_id))

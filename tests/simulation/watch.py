@@ -63,6 +63,7 @@ class Watch:
         self._released: set[str] = set()
         self._skipped: set[str] = set()
         self._decided: set[str] = set()
+        self._issued_groups: set[str] = set()
         self._learner = (0, "")
         self._ordinal_max = 0
         world.bus.landed.append(self.take)
@@ -104,6 +105,8 @@ class Watch:
     def _take_episode(self, message: Delivered[EpisodeEvent]) -> None:
         event = message.record
         episode = str(event.episode_id)
+        if event.kind is EpisodeEventKind.ISSUED:
+            self._issued_groups.add(event.group_id)
         if ", traceback " in event.detail and not event.detail.startswith("TimeoutError"):
             # Neither the task nor the network raises anything else; an attempt that ends by our own
             # mistake breaks no other rule, and a history of such attempts would show nothing.
@@ -217,21 +220,40 @@ class Watch:
 
     def offers(self, process: Process, topic: str, record: Any) -> None:
         """A process hands a record over; what it may ask for follows from what it has read."""
-        if topic != REFRESHES.name or record.kind is not RefreshEventKind.PREPARE:
+        if topic == REFRESHES.name and record.kind is RefreshEventKind.PREPARE:
+            self._prepares(process, record)
+        elif topic == EPISODES.name and record.kind is EpisodeEventKind.ISSUED:
+            self._issues(process, record)
+
+    def _prepares(self, process: Process, record: Any) -> None:
+        version = Version(record.epoch, record.number)
+        if version not in (Version(0, 0), *self._read_by(process).versions):
+            self._world.broken(
+                "aborted-read",
+                f"{process.incarnation} asks for version {version}, which no Step that counts "
+                "leads to in the log it has read",
+            )
+
+    def _issues(self, process: Process, event: EpisodeEvent) -> None:
+        # A group of which a member stands in the log was issued before; only the rest is missing.
+        if event.purpose is not Purpose.TRAIN or event.group_id in self._issued_groups:
             return
+        if not self._read_by(process).is_decided:
+            self._world.broken(
+                "stale-read",
+                f"{process.incarnation} issues {event.episode_id} while a learner restores: from "
+                "which version it goes on is not decided in the log that it has read",
+            )
+
+    def _read_by(self, process: Process) -> Lineage:
+        """The learner's log as far as a process has read it."""
         lineage, bus = Lineage(), self._world.bus
         for partition in range(bus.partitions):
             upto = process.has_read.get((LEARNER_STEPS.name, partition), 0)
             for message in bus.log(LEARNER_STEPS, partition)[:upto]:
                 assert isinstance(message, Delivered)
                 lineage.take(message.record)
-        version = Version(record.epoch, record.number)
-        if version not in (Version(0, 0), *lineage.versions):
-            self._world.broken(
-                "aborted-read",
-                f"{process.incarnation} asks for version {version}, which no Step that counts "
-                "leads to in the log it has read",
-            )
+        return lineage
 
     def loaded(self, version: Version) -> None:
         """An engine holds a version from here on."""
