@@ -6,23 +6,28 @@ A pure core: records in log order go in, figures come out.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
+from infra.chaos.others import (
+    NOTHING,
+    Standstill,
+    Sums,
+    moments,
+    speed,
+    throughput,
+    untouched,
+)
 from infra.chaos.plan import role_of
-from infra.run.history import Interval, Quantiles, interval, quantiles
+from infra.run.history import Quantiles, quantiles
 from schemas.enums import EpisodeEventKind, FinishReason, TokenKind
 from schemas.ports import Delivered
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import EpisodeWal, Verdict
-
-OTHERS_WINDOW_MS = 2_000
-"""How long before and after a kill the others' tokens are counted. Unit: ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,24 +166,28 @@ class Findings:
                 if turn:
                     yield (hit.at_ms - turn[-1].at_ms) / 1e3, _rate(turn)
 
-    def others_ratio(self, hits: Sequence[Hit]) -> Interval:
-        """Return tokens that the other inference workers committed in the `OTHERS_WINDOW_MS` after
-        a kill, over those in as long before it: geometric mean with its 95 % interval. A kill with
-        another one that near is left out.
+    def others(
+        self, deaths: Sequence[Hit], standstills: Sequence[Standstill]
+    ) -> tuple[list[Sums], list[Sums]]:
+        """Return what inference workers that nothing hindered did around the deaths of others, one
+        for each moment: all their tokens, and those of the turns that they had in hand.
         """
         written = sorted(self._written)
-        ratios = []
-        for hit in hits:
-            alone = all(
-                one is hit or abs(one.at_ms - hit.at_ms) > 2 * OTHERS_WINDOW_MS for one in hits
-            )
-            before = _tokens(written, hit, hit.at_ms - OTHERS_WINDOW_MS, hit.at_ms)
-            after = _tokens(written, hit, hit.at_ms, hit.at_ms + OTHERS_WINDOW_MS)
-            if alone and before and after:
-                ratios.append([math.log(after / before)])
-        found = interval(ratios)
-        return Interval(
-            mean=_exp(found.mean), low=_exp(found.low), high=_exp(found.high), n=found.n
+        workers = {worker for _, worker, _ in written}
+        all_tokens, in_hand = [], []
+        for moment in moments(hit.at_ms for hit in deaths):
+            free = untouched(workers, moment, standstills)
+            if free:
+                all_tokens.append(throughput(written, moment, free))
+                turns = (speed(one.accepted, moment, free) for one in self._episodes.values())
+                in_hand.append(sum(turns, start=NOTHING))
+        return all_tokens, in_hand
+
+    def next_written_ms(self, worker_id: str, since_ms: float) -> int | None:
+        """Return when a worker, or anybody when it is empty, next committed tokens. Unit: ms."""
+        return min(
+            (at for at, who, _ in self._written if at >= since_ms and worker_id in ("", who)),
+            default=None,
         )
 
     def rebuilt_s(self, hits: Sequence[Hit]) -> Quantiles:
@@ -225,16 +234,6 @@ def _rate(turn: Sequence[_Accepted]) -> float | None:
         return None
     tokens = sum(one.count for one in actions[1:])
     return 1e3 * tokens / (actions[-1].at_ms - actions[0].at_ms)
-
-
-def _tokens(written: Sequence[tuple[int, str, int]], hit: Hit, since_ms: int, to_ms: int) -> int:
-    begin = bisect_right(written, since_ms, key=lambda one: one[0])
-    end = bisect_right(written, to_ms, key=lambda one: one[0])
-    return sum(count for _, worker, count in written[begin:end] if worker != hit.worker_id)
-
-
-def _exp(value: float | None) -> float | None:
-    return None if value is None else math.exp(value)
 
 
 def _running_again(episode: _Episode, hit: Hit) -> float | None:

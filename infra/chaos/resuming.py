@@ -141,11 +141,16 @@ class Resuming:
         """
         waits: dict[str, list[float]] = defaultdict(list)
         for hit in hits:
-            known = self._ready.get(hit.worker_id, {})
-            later = [ready_ms for began_ms, ready_ms in known.items() if began_ms > hit.at_ms]
-            if later:
-                waits[hit.role].append((min(later) - hit.at_ms) / 1e3)
+            back_ms = self.back_ms(hit)
+            if back_ms is not None:
+                waits[hit.role].append((back_ms - hit.at_ms) / 1e3)
         return {role: quantiles(those) for role, those in sorted(waits.items())}
+
+    def back_ms(self, hit: Hit) -> int | None:
+        """Return when the next process of a worker that died was ready. Unit: ms."""
+        known = self._ready.get(hit.worker_id, {})
+        later = (ready_ms for began_ms, ready_ms in known.items() if began_ms > hit.at_ms)
+        return min(later, default=None)
 
     @property
     def learner(self) -> LearnerWork:

@@ -4,10 +4,11 @@ audit, and the figures from its topics.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import orjson
 from inference.settings import EngineKind
 from infra.chaos.broker import Broker
 from infra.chaos.driver import Done, Driver
-from infra.chaos.findings import OTHERS_WINDOW_MS, Findings, Hit
+from infra.chaos.findings import Findings, Hit
+from infra.chaos.others import WINDOW_MS, Standstill, Sums, ratio
 from infra.chaos.plan import EDGES, Act, Scope, Tally, deeds, role_of
 from infra.chaos.resuming import Resuming
 from infra.chaos.totals import REPORT_NAME, reports_in, totals
@@ -131,9 +133,13 @@ class Read:
     findings: Findings
     resuming: Resuming
 
-    def recovery(self, hits: Sequence[Hit]) -> dict[str, Any]:
-        """Return what the deaths of workers cost: JSON values, described in `docs/chaos.md`."""
+    def recovery(self, hits: Sequence[Hit], hindered: Sequence[Standstill] = ()) -> dict[str, Any]:
+        """Return what the deaths of workers cost: JSON values, described in `docs/chaos.md`.
+
+        hindered: who was disturbed otherwise, and for how long at least.
+        """
         findings, inference = self.findings, _of(hits, "inference")
+        all_tokens, in_hand = findings.others(inference, self._standstills(inference, hindered))
         return {
             "committed_tokens_decoded_twice": findings.decoded_twice,
             "superseded_action_tokens": findings.superseded_tokens,
@@ -147,10 +153,33 @@ class Read:
                 "turns_interrupted": findings.interruptions,
                 "learner": asdict(self.resuming.learner),
             },
-            "others_throughput_ratio": {
-                **asdict(findings.others_ratio(inference)), "window_ms": OTHERS_WINDOW_MS,
-            },
-        }  # fmt: skip
+            "others_throughput_ratio": _told(all_tokens),
+            "others_turn_speed_ratio": _told(in_hand),
+        }
+
+    def _standstills(
+        self, deaths: Sequence[Hit], hindered: Sequence[Standstill]
+    ) -> list[Standstill]:
+        """Return when inference workers could not work: from a death until the next process is
+        ready, from anything else until tokens come again.
+        """
+        found = [
+            Standstill(
+                worker_id=hit.worker_id,
+                from_ms=hit.at_ms,
+                to_ms=math.inf if (back_ms := self.resuming.back_ms(hit)) is None else back_ms,
+            )
+            for hit in deaths
+        ]
+        for one in hindered:
+            back = self.findings.next_written_ms(one.worker_id, one.to_ms)
+            found.append(replace(one, to_ms=one.to_ms if back is None else back))
+        return found
+
+
+def _told(sums: Sequence[Sums]) -> dict[str, Any]:
+    kept = [asdict(one) for one in sums]
+    return {**asdict(ratio(sums)), "window_ms": WINDOW_MS, "moments": [[*k.values()] for k in kept]}
 
 
 async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str, Any]:
@@ -165,9 +194,7 @@ async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str
         await doors.close()
     done, summary = driver.done, outcome.summary
     hits = [
-        Hit(worker_id=_worker(one, start.run_id), at_ms=one.at_ms)
-        for one in done
-        if one.deed.act in _ENDS_A_PROCESS
+        Hit(worker_id=_worker(one, start.run_id), at_ms=one.at_ms) for one in done if _ends(one)
     ]
     return {
         "seed": asked.seed,
@@ -175,7 +202,7 @@ async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str
         "kills_asked": asked.kills,
         "missed": driver.missed,
         "violations": summary["audit_violations"],
-        **read.recovery(hits),
+        **read.recovery(hits, [_hindered(one, start.run_id) for one in done if not _ends(one)]),
         **tallied(done),
         "closed": outcome.closed,
         "reason": outcome.reason,
@@ -208,6 +235,19 @@ def tallied(done: Sequence[Done]) -> dict[str, Any]:
 
 def _is_death(one: Done) -> bool:
     return one.deed.act is Act.EDGE
+
+
+def _ends(one: Done) -> bool:
+    return one.deed.act in _ENDS_A_PROCESS
+
+
+def _hindered(one: Done, run_id: str) -> Standstill:
+    is_broker = one.deed.act in (Act.BROKER_KILL, Act.BROKER_STOP)
+    return Standstill(
+        worker_id="" if is_broker else _worker(one, run_id),
+        from_ms=one.at_ms,
+        to_ms=one.at_ms + 1000 * one.deed.lasts_s,
+    )
 
 
 def _worker(one: Done, run_id: str) -> str:

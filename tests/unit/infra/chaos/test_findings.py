@@ -6,6 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from infra.chaos.findings import Findings, Hit
+from infra.chaos.others import Standstill, ratio
+from infra.chaos.resuming import Resuming
+from infra.chaos.session import Read
 from schemas.enums import CutReason, EpisodeEventKind, FinishReason, TokenKind
 from schemas.ids import RunId, Version, WorkerId
 from schemas.packing import Span, crc32c, pack_ids, pack_logprobs, pack_spans
@@ -152,16 +155,34 @@ def test_a_worker_that_had_ended_its_turn_has_no_tail_and_a_new_turn_is_no_inter
     assert log.findings.interruptions == 0
 
 
-def test_the_tokens_of_others_after_a_kill_are_told_over_those_before_it() -> None:
+def test_a_death_is_held_against_the_tokens_and_turns_of_the_worker_that_went_on() -> None:
     log = Log()
     log.fence(0, SECOND)
-    for at_ms in (9_100, 9_600, 10_500, 10_900):
+    for at_ms in range(8_100, 12_500, 100):
         log.action(at_ms, 5)
+    log.action(12_500, 5, ends=True)
     hits = [Hit(worker_id=FIRST, at_ms=10_000)]
-    assert log.findings.others_ratio(hits).mean == 1.0
-    log.action(11_500, 10)
-    faster = log.findings.others_ratio(hits).mean
-    assert faster is not None
-    assert abs(faster - 2.0) < 1e-9
-    near = [*hits, Hit(worker_id=FIRST, at_ms=12_000)]
-    assert log.findings.others_ratio(near).n == 0
+    ([tokens], [in_hand]) = log.findings.others(hits, [])
+    assert (tokens.before_tokens, tokens.after_tokens) == (100, 100)
+    assert ratio([in_hand]).mean == 1.0
+    down = Standstill(worker_id=SECOND, from_ms=11_000, to_ms=11_500)
+    assert log.findings.others(hits, [down]) == ([], [])
+    assert log.findings.next_written_ms(SECOND, 11_550) == 11_600
+    assert log.findings.next_written_ms("", 8_150) == 8_200
+    assert log.findings.next_written_ms(FIRST, 0) is None
+
+
+def test_a_worker_that_was_cut_off_counts_again_once_its_tokens_come() -> None:
+    log = Log()
+    log.fence(0, SECOND)
+    for at_ms in (*range(4_000, 7_000, 100), *range(7_900, 12_500, 100)):
+        log.action(at_ms, 5)
+    read = Read(findings=log.findings, resuming=Resuming(RUN))
+    hits = [Hit(worker_id=FIRST, at_ms=12_000 - 2_000)]
+    cut = Standstill(worker_id=SECOND, from_ms=5_000, to_ms=5_000)
+    for disturbed, counted in ((cut, 1), (replace(cut, to_ms=7_500.0), 0)):
+        told = read.recovery(hits, [disturbed])
+        assert told["others_throughput_ratio"]["n"] == counted
+        assert len(told["others_turn_speed_ratio"]["moments"]) == counted
+    # The one that died is never its own witness.
+    assert read.recovery([replace(hits[0], worker_id=SECOND)])["others_throughput_ratio"]["n"] == 0

@@ -34,7 +34,18 @@ def test_campaigns_are_summed_by_engine_and_by_edge(tmp_path: Path) -> None:
         "kills_by_engine": {"scripted": 8, "vllm": 2},
         "kills_by_act": {"edge": 9, "kill": 3},
         "kills_by_edge": {"in_tool": 6, "after_marker": 1},
+        "others_throughput_ratio": {},
+        "others_turn_speed_ratio": {},
     }
+
+
+def test_what_others_did_is_put_together_over_campaigns_of_one_engine(tmp_path: Path) -> None:
+    put(tmp_path, "a", others_throughput_ratio={"moments": [[10, 100, 20, 100]]})
+    put(tmp_path, "b", others_throughput_ratio={"moments": [[30, 100, 20, 100], [0, 9, 0, 9]]})
+    put(tmp_path, "c", engine="vllm", others_throughput_ratio={"moments": [[10, 100, 5, 100]]})
+    found = totals(reports_in(tmp_path))["others_throughput_ratio"]
+    assert (found["scripted"]["mean"], found["scripted"]["n"]) == (1.0, 2)
+    assert (found["vllm"]["mean"], found["vllm"]["n"]) == (0.5, 1)
 
 
 def test_a_folder_without_a_report_or_with_a_torn_one_is_passed_over(tmp_path: Path) -> None:
