@@ -48,7 +48,7 @@ async def trace_of(
             for message in messages:
                 if isinstance(message, Delivered) and message.record.run_id == run_id:
                     spans += [s for s in fold.take(message) if s.trace_id == trace]
-    spans += [s for s in fold.caught_up() + fold.pending(episode_id) if s.trace_id == trace]
+    spans += [s for s in fold.all_read() + fold.pending(episode_id) if s.trace_id == trace]
     if not spans:
         raise SettingsError(
             f"no record of {episode_id} in partition {group}",

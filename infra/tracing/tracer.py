@@ -4,11 +4,12 @@ Consumes: `episodes`, `tokens`, `tool-events`, `verdicts`, `trajectories`, `gate
 `learner-steps`, `policies`, `refreshes`, from the run's Start or from where the file in the run's
 folder says. Produces: spans, and nothing on the bus. Waits for: records, at most `interval_s`; the
 collector, inside `retry_s`. Unblocked by: records, the collector's answer or the deadline, the stop
-signal.
+signal. What is given up is told once the ends that the topics had then are read.
 
 Invariants: nothing of the run waits for it; while a batch is being sent nothing is read, so a slow
 collector slows the reading and no queue grows; the file moves only behind spans that were sent or
-given up, so that a kill repeats spans under the same ids and loses none.
+given up, so that a kill repeats spans under the same ids and loses none; an episode that was given
+up is told once everything is read that stood on the topics when that was known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +31,7 @@ from infra.tracing.place import Kept, read_place, write_place
 from infra.tracing.settings import TracingSection
 from schemas.deadline import Deadline
 from schemas.errors import SettingsError, TransientError
+from schemas.ids import EpisodeId
 from schemas.ports import Context, Delivered, LogReader
 from schemas.topics import LEARNER_STEPS
 from stream_jobs.reading import all_starts
@@ -38,6 +41,7 @@ _POLL_MAX = 1_000
 _KEEP_EVERY_MS = 5_000
 _DRAIN_POLL_S = 0.2
 _AGAIN_S = 5.0
+_BEHIND_MS = 60_000
 
 
 class Sender(Protocol):
@@ -103,6 +107,16 @@ async def persevere(context: Context, instruments: Instruments, make: Callable[[
             await context.stop.wait()
 
 
+@dataclass(slots=True, kw_only=True)
+class _Awaited:
+    """Ripe episodes are told once all that stood on the topics when they were ripe was read."""
+
+    ripe: frozenset[EpisodeId]
+    ends: Mapping[Place, int]
+    until: Deadline
+    """When to say that it takes long. The ends stand still and reading goes on, so it ends."""
+
+
 class Tracer:
     """The loop of one run."""
 
@@ -122,6 +136,8 @@ class Tracer:
         self._sent_ms = 0
         self._kept_ms = 0
         self._counted = (0, 0)
+        self._awaited: _Awaited | None = None
+        self._looked_ms = 0
         self._ending: Deadline | None = None
         self.poisoned = 0
         """Records that could not be decoded, which the sink buries, or told. Unit: records."""
@@ -168,7 +184,7 @@ class Tracer:
         self._reader = self._context.consumers.reader(
             {t: {p: begin[t.name, p] for p in partitions} for t, partitions in starts.items()}
         )
-        self._sent_ms = self._kept_ms = self._now_ms()
+        self._sent_ms = self._kept_ms = self._looked_ms = self._now_ms()
 
     async def _look(self, timeout_s: float) -> int:
         """Take what is there unless too much waits; return how many records came."""
@@ -180,9 +196,48 @@ class Tracer:
                 self.poisoned += 1
             elif message.record.run_id == self._context.run_id:
                 self._take(message)
-        if len(messages) < _POLL_MAX:
-            self._waiting.extend(self._fold.caught_up())
+        await self._catch_up()
         return len(messages)
+
+    async def _catch_up(self) -> None:
+        """Tell episodes about which nothing more is expected once what stood on the topics is read.
+
+        That the topics hold nothing more for now does not say so: a broker answers for one
+        partition after the other.
+        """
+        now_ms = self._now_ms()
+        if (awaited := self._awaited) is None:
+            is_due = now_ms - self._looked_ms >= self._settings.interval_s * 1000
+            if not (is_due or self._ending) or not (ripe := self._fold.ripe()):
+                return
+            self._looked_ms = now_ms
+            awaited = self._awaited = _Awaited(
+                ripe=ripe, ends=await self._ends(), until=_behind(now_ms)
+            )
+        if self._has_read(awaited.ends):
+            self._waiting.extend(self._fold.caught_up(awaited.ripe))
+            self._awaited = None
+        elif awaited.until.is_over(now_ms=now_ms):
+            missing = sum(
+                max(0, end - self.positions.get(place, end)) for place, end in awaited.ends.items()
+            )
+            _LOG.warning(
+                "still waiting for %s: %d records are to be read before %d episodes are told",
+                awaited.until.waiting_for, missing, len(awaited.ripe),
+            )  # fmt: skip
+            awaited.until = _behind(now_ms)
+
+    async def _ends(self) -> dict[Place, int]:
+        """Return the ends of all topics that are read, one after the other."""
+        return {
+            (topic.name, partition): end
+            for topic in READ
+            for partition, end in (await self._reader.ends(topic)).items()
+        }
+
+    def _has_read(self, ends: Mapping[Place, int]) -> bool:
+        positions = self._reader.positions()
+        return all(positions.get(place, end) >= end for place, end in ends.items())
 
     def _take(self, message: Delivered[Any]) -> None:
         try:
@@ -229,15 +284,11 @@ class Tracer:
     async def _drain(self) -> None:
         """Take and send what stands on the topics now, inside `drain_s`."""
         deadline = self._end()
-        ends = {
-            (topic.name, partition): end
-            for topic in READ
-            for partition, end in (await self._reader.ends(topic)).items()
-        }
+        ends = await self._ends()
         while not deadline.is_over(now_ms=self._now_ms()):
-            positions = self._reader.positions()
+            is_read = self._has_read(ends) and self._awaited is None and not self._fold.ripe()
             await self._send(all_of_it=True)
-            if not self._waiting and all(positions.get(p, end) >= end for p, end in ends.items()):
+            if is_read and not self._waiting:
                 return
             await self._look(min(_DRAIN_POLL_S, self._settings.interval_s))
         _LOG.warning(
@@ -286,3 +337,7 @@ class Tracer:
 
     def _now_ms(self) -> int:
         return self._context.clock.monotonic_ms()
+
+
+def _behind(now_ms: int) -> Deadline:
+    return Deadline.after(_BEHIND_MS, now_ms=now_ms, waiting_for="the ends of the topics")

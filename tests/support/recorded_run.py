@@ -275,10 +275,10 @@ class RecordedRun:
                 incarnation="i",
                 lease_ms=60_000,
             )
-            self._tool(episode, ToolEventKind.FENCE, attempt)
+            tools = self._tool(episode, ToolEventKind.FENCE, attempt)
             self._commit(episode, TokenKind.FENCE, attempt)
             if attempt == 1:
-                self._first_turn(episode)
+                tools = self._first_turn(episode)
                 seq = 4
             else:
                 seq = 0
@@ -293,13 +293,15 @@ class RecordedRun:
             attempt=attempts,
             stop_cause=StopCause.POLICY_STOP,
             wal_position=end,
+            tool_position=tools,
             token_count=13,
             writer_id=worker,
         )
         verdict = self.put(VERDICTS, verdict_on(episode, attempts, request))
-        return self._seal(episode, attempts, ended, verdict)
+        return self._seal(episode, attempts, end, ended, verdict)
 
-    def _first_turn(self, episode: EpisodeId) -> None:
+    def _first_turn(self, episode: EpisodeId) -> int:
+        """Write the first turn and its tool call; return the offset of the call's Result."""
         self._commit(episode, TokenKind.PROMPT, 1, seq=0, start=0, count=4)
         self._commit(episode, TokenKind.ACTION, 1, seq=1, start=4, count=6)
         # The fork takes back two action tokens, so the sibling segment holds two.
@@ -326,8 +328,11 @@ class RecordedRun:
             rests_on=cut,
             result_offset=result,
         )
+        return result
 
-    def _seal(self, episode: EpisodeId, attempt: int, ended: int, verdict: int) -> int:
+    def _seal(
+        self, episode: EpisodeId, attempt: int, tokens_end: int, ended: int, verdict: int
+    ) -> int:
         body = pack_heavy(HEAVY)
         chunk = self.put(PAYLOADS, chunk_of(episode, body))
         ref = ChunkRef(
@@ -336,7 +341,8 @@ class RecordedRun:
             length=len(body),
             crc32c=crc32c(body),
         )
-        return self.put(TRAJECTORIES, trajectory(episode, attempt, ended, verdict, ref))
+        sealed = trajectory(episode, attempt, ended, verdict, ref)
+        return self.put(TRAJECTORIES, replace(sealed, tokens_end=tokens_end))
 
     def _decide(self, ordinal: int, members: dict[EpisodeId, int], reason: DropReason) -> None:
         outcome = GateOutcome.ADMIT if reason is DropReason.NONE else GateOutcome.DROP

@@ -65,7 +65,7 @@ def told(messages: Sequence[Delivered[Any]], *, open_max: int = 100) -> list[Spa
     """Return every span of these messages, taken in this order by a new fold."""
     fold = TraceFold(RUN, open_max=open_max)
     spans = [span for message in messages for span in fold.take(message)]
-    return spans + fold.caught_up()
+    return spans + fold.all_read()
 
 
 def require_whole_traces(bus: MemoryBus, run_id: RunId) -> None:
@@ -74,7 +74,7 @@ def require_whole_traces(bus: MemoryBus, run_id: RunId) -> None:
     """
     fold = TraceFold(run_id, open_max=100_000)
     messages = [m for topic in READ for m in bus.messages(topic) if isinstance(m, Delivered)]
-    spans = [span for message in messages for span in fold.take(message)] + fold.caught_up()
+    spans = [span for message in messages for span in fold.take(message)] + fold.all_read()
     issued = {
         event.episode_id for event in bus.records(EPISODES) if event.kind is EpisodeEventKind.ISSUED
     }

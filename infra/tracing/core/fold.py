@@ -7,7 +7,7 @@ settled is forgotten, and a record of it that comes late is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from infra.tracing.core.episodes import EpisodeTrace
@@ -97,18 +97,33 @@ class TraceFold:
         self._newest_ms = max(self._newest_ms, message.timestamp_ms)
         return list(self._take(message, message.record, moment_us(message)))
 
-    def caught_up(self) -> list[Span]:
-        """Take that all there is has been read: what no further record can add to is told."""
+    def ripe(self) -> frozenset[EpisodeId]:
+        """Return the open episodes about which no further record is expected, though records that
+        were written before may still have to be read.
+        """
+        return frozenset(
+            episode.episode_id
+            for episode in self._open.values()
+            if episode.is_given_up or self._is_cut_off(episode) or self._is_left_over(episode)
+        )
+
+    def caught_up(self, among: Collection[EpisodeId]) -> list[Span]:
+        """Tell what no further record can add to. among: episodes that were ripe at a time up to
+        which everything has been read by now.
+        """
         spans: list[Span] = []
-        for episode in list(self._open.values()):
+        for episode in [one for one in self._open.values() if one.episode_id in among]:
             if episode.is_given_up:
                 spans += self._close(episode)
-            elif self._versions.is_closed and episode.is_issued and episode.is_admitted:
+            elif self._is_cut_off(episode):
                 spans += self._close(episode, "dropped", "run_ended")
-            elif not episode.is_issued and self._is_left_over(episode):
-                # Its Issued was read by an earlier fold, which told it.
+            elif self._is_left_over(episode):
                 self._forget(episode)
         return spans
+
+    def all_read(self) -> list[Span]:
+        """Tell what is ripe, where the log ends with the last record taken."""
+        return self.caught_up(self.ripe())
 
     def pending(self, episode_id: EpisodeId) -> list[Span]:
         """Return what is open of one episode, told as far as it is known; it is then forgotten."""
@@ -225,8 +240,14 @@ class TraceFold:
         while len(self._closed) > self._open_max:
             del self._closed[next(iter(self._closed))]
 
+    def _is_cut_off(self, episode: EpisodeTrace) -> bool:
+        """Whether it waited for the learner when the run was closed."""
+        return self._versions.is_closed and episode.is_issued and episode.is_admitted
+
     def _is_left_over(self, episode: EpisodeTrace) -> bool:
-        return episode.newest_us // 1000 + _LEFT_OVER_MS < self._newest_ms
+        """Whether its Issued was read by an earlier fold, which told it."""
+        is_old = episode.newest_us // 1000 + _LEFT_OVER_MS < self._newest_ms
+        return is_old and not episode.is_issued
 
     def _evict(self) -> Iterator[Span]:
         while len(self._open) > self._open_max:

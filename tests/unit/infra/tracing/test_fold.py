@@ -267,7 +267,7 @@ def test_a_second_copy_of_anything_settled_is_late_and_tells_nothing() -> None:
     fold = TraceFold(RUN, open_max=100)
     for message in messages:
         fold.take(message)
-    fold.caught_up()
+    fold.all_read()
     again = [m for m in messages if m.topic not in (LEARNER_STEPS.name, EPISODES.name)]
     spans = [span for message in again for span in fold.take(message)]
     assert not [span for span in spans if span.name in ("episode", "generation", "verification")]
@@ -279,7 +279,7 @@ def test_who_is_put_out_for_others_is_counted_and_told_as_such() -> None:
     messages = in_order(traced_messages())
     fold = TraceFold(RUN, open_max=2)
     spans = [span for message in messages for span in fold.take(message)]
-    spans += fold.caught_up()
+    spans += fold.all_read()
     assert fold.open_count <= 2
     put_out = [s for s in spans if s.attributes.get("sluice.outcome") == "evicted"]
     assert len(put_out) == fold.evicted >= 3
@@ -291,7 +291,7 @@ def test_a_share_of_episodes_is_told_whole_and_all_steps_are(ratio: float) -> No
     logs = traced_messages()
     fold = TraceFold(RUN, open_max=100, sample_ratio=ratio)
     spans = [span for message in in_order(logs) for span in fold.take(message)]
-    spans += fold.caught_up()
+    spans += fold.all_read()
     everybody = (TRAINED, RESUMED, DROPPED, ABANDONED, EVALUATED)
     sampler = TraceIdRatioBased(ratio)
     chosen = {
@@ -327,7 +327,7 @@ def test_a_fold_that_goes_on_at_its_floors_tells_what_was_open() -> None:
             or message.offset >= floors[message.topic, message.partition]
         ]  # fmt: skip
         spans += [span for message in rest for span in second.take(message)]
-        spans += second.caught_up()
+        spans += second.all_read()
         assert {(s.trace_id, s.span_id) for s in spans} == expected, f"cut after {cut}"
 
 
@@ -336,11 +336,11 @@ def test_records_left_over_of_what_was_told_before_are_forgotten() -> None:
     fold = TraceFold(RUN, open_max=100)
     for message in messages:
         fold.take(message)
-    fold.caught_up()
+    fold.all_read()
     assert fold.open_count > 0
     last = messages[-1]
     fold.take(replace(last, offset=99, timestamp_ms=last.timestamp_ms + 61_000))
-    fold.caught_up()
+    fold.all_read()
     assert fold.open_count == 0
     assert fold.evicted == 0
 

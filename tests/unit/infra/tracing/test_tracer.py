@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,21 +17,22 @@ from infra.exporter.instruments import Instruments
 from infra.run.conductor import parts_of
 from infra.settings import RunSettings, assemble
 from infra.tracing import tracer
+from infra.tracing.core.fold import READ
 from infra.tracing.otlp import Collector
 from infra.tracing.settings import TracingSection
 from infra.tracing.tracer import Tracer, persevere, run
 from schemas.enums import LearnerEventKind
 from schemas.errors import BusUnreachableError, SettingsError
-from schemas.ids import RunId
-from schemas.ports import Context
+from schemas.ids import RunId, group_of_episode
+from schemas.ports import Consumers, Context
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.trajectory import Trajectory
-from schemas.topics import Topic
+from schemas.topics import TOKENS, Topic
 from schemas.tracing import root_span, trace_of_episode
 from tests.support.contexts import context_on
 from tests.support.memory_bus import MemoryBus
 from tests.support.otlp_collector import OtlpCollector
-from tests.support.recorded_run import TRAINED, RecordedRun
+from tests.support.recorded_run import ABANDONED, TRAINED, RecordedRun
 
 FAST = {"interval_s": 0.02, "drain_s": 5.0, "retry_s": 5.0}
 
@@ -38,8 +40,16 @@ FAST = {"interval_s": 0.02, "drain_s": 5.0, "retry_s": 5.0}
 class Running:
     """A tracer that works beside the test."""
 
-    def __init__(self, bus: MemoryBus, endpoint: str, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self,
+        bus: MemoryBus,
+        endpoint: str,
+        folder: Path,
+        consumers: Consumers | None = None,
+        **settings: Any,
+    ) -> None:
         self.context = context_on(bus)
+        self.context = replace(self.context, consumers=consumers or self.context.consumers)
         self.settings = TracingSection(endpoint=endpoint, **FAST | settings)
         self.registry = CollectorRegistry()
         self.collector = Collector(
@@ -129,6 +139,78 @@ async def test_who_was_killed_tells_the_same_spans_again(tmp_path: Path) -> None
         again = [s.name for s in collector.spans()[before:]]
         assert "learner step" not in again, "what was told lies below the place that is kept"
         assert ids(collector.spans()) == ids(whole.spans())
+
+
+class Slowly:
+    """The doors of a bus whose readers are handed one record at a time, tokens last."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+        self._held: deque[Any] = deque()
+        self._read: dict[tuple[str, int], int] = {}
+        self.polls_left = 0
+        self.idle = 0
+        """Polls that were told of nothing."""
+
+    async def partitions(self, _: Topic[Any]) -> int:
+        return self._bus.partitions
+
+    def reader(self, starts: Any) -> Slowly:
+        self._read = {(topic.name, p): at for topic, of in starts.items() for p, at in of.items()}
+        for topic in sorted(starts, key=lambda topic: topic is TOKENS):
+            self._held.extend(self._bus.messages(topic))
+        return self
+
+    async def poll(self, **_: Any) -> list[Any]:
+        await asyncio.sleep(0 if self.polls_left else 0.001)
+        if not self.polls_left or not self._held:
+            self.idle += 1
+            return []
+        self.polls_left -= 1
+        message = self._held.popleft()
+        self._read[message.topic, message.partition] = message.offset + 1
+        return [message]
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        return self._read
+
+    async def ends(self, topic: Topic[Any]) -> dict[int, int]:
+        return {p: self._bus.end(topic.name, p) for p in range(self._bus.partitions)}
+
+    async def close(self) -> None:
+        return
+
+
+async def test_an_abandoned_episode_is_told_with_tokens_that_are_read_long_after(
+    tmp_path: Path,
+) -> None:
+    def change(topic: Topic[Any], record: Any) -> Any:
+        """The abandoned episode has sampled what a trained one has."""
+        if topic is TOKENS and record.episode_id == TRAINED:
+            its = replace(record, episode_id=ABANDONED, group_id=group_of_episode(ABANDONED))
+            return [its, record]
+        return record
+
+    bus = RecordedRun(change).write()
+    tokens = len(bus.messages(TOKENS))
+    others = sum(len(bus.messages(topic)) for topic in READ) - tokens
+    doors = Slowly(bus)
+    doors.polls_left = others
+    with OtlpCollector() as collector:
+        made = Running(bus, collector.endpoint, tmp_path, consumers=cast(Any, doors))
+        work = asyncio.create_task(made.tracer.run())
+        trace = f"{trace_of_episode(ABANDONED):032x}"
+        await until(lambda: doors.idle >= 100)
+        assert trace not in {span.trace_id.hex() for span in collector.spans()}
+        doors.polls_left = tokens
+        await until(lambda: any(s.name == "episode" and s.trace_id.hex() == trace
+                                for s in collector.spans()))  # fmt: skip
+        made.stop()
+        await asyncio.wait_for(work, 20)
+        made.collector.close()
+        names = [s.name for s in collector.spans() if s.trace_id.hex() == trace]
+        assert names.count("generation") >= 2
+        assert made.registry.get_sample_value("sluice_traces_late_records_total") == 0.0
 
 
 async def test_a_spoilt_place_tells_the_run_from_its_start(tmp_path: Path) -> None:
