@@ -284,6 +284,7 @@ def to_json(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None)
         "task": _plain(story.task),
         "stop_cause": life.final_ended.stop_cause.value if life.final_ended else None,
         "abandoned": life.abandoned.abandon_reason.value if life.abandoned else None,
+        "evidence": life.abandoned.detail if life.abandoned else None,
         "tokens": {
             "accepted": wal.accepted_tokens,
             "sibling": wal.sibling_tokens,

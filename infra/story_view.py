@@ -129,6 +129,7 @@ def _endings(story: Story) -> list[str]:
         )
     elif story.life.abandoned is not None:
         lines.append(f"abandoned: {story.life.abandoned.abandon_reason}")
+        lines += [f"  {one}" for one in story.life.abandoned.detail.split("; ") if one]
     return lines
 
 

@@ -13,9 +13,17 @@ from rich.console import Console
 
 from infra.replay import model_of, replay, to_json
 from infra.story_view import print_story
-from schemas.enums import CutReason, EpisodeEventKind, LearnerEventKind, TokenKind
+from schemas.enums import (
+    AbandonReason,
+    CutReason,
+    EpisodeEventKind,
+    FinishReason,
+    LearnerEventKind,
+    TokenKind,
+)
 from schemas.errors import SettingsError
 from schemas.ids import EpisodeId, WorkerId
+from schemas.packing import Timing, pack_timing
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.task import Task
@@ -95,6 +103,30 @@ async def test_a_dropped_and_an_abandoned_episode_say_why() -> None:
     assert abandoned["verdict"] is None
 
 
+async def test_a_quarantined_episode_shows_each_attempt_and_what_became_of_it() -> None:
+    attempts = (
+        "attempt 1 on environment-0: environment_error: the container [broke]",
+        "attempt 2 on environment-1: lease_expired: last Progress at WAL 5",
+    )
+    evidence = "; ".join(("lease_expired 1 times in 2 attempts", *attempts))
+
+    def change(_: Topic[Any], record: Any) -> Any:
+        if type(record) is EpisodeEvent and record.kind is EpisodeEventKind.ABANDONED:
+            return dataclasses.replace(
+                record, abandon_reason=AbandonReason.POISONED_TASK, detail=evidence
+            )
+        return record
+
+    story = await _story(ABANDONED, change)
+    told = to_json(story)
+    assert (told["abandoned"], told["evidence"]) == ("poisoned_task", evidence)
+    out = io.StringIO()
+    print_story(story, {}, console=Console(file=out, width=200))
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    at = lines.index("abandoned: poisoned_task")
+    assert lines[at + 2 : at + 4] == list(attempts)
+
+
 async def test_a_step_of_a_lost_branch_did_not_train_it() -> None:
     def change(_: Topic[Any], record: Any) -> Any:
         if type(record) is LearnerEvent and record.kind is LearnerEventKind.CHECKPOINTED:
@@ -120,6 +152,26 @@ async def test_every_token_says_where_it_stands_and_what_it_cost() -> None:
     assert first["stands"] == ["main"] * 4 + ["sibling"] * 2
     assert second["stands"] == ["main"] * 3
     assert first["timing"] is None
+
+
+async def test_a_turn_says_how_much_of_its_prompt_was_prefilled_and_how_much_reused() -> None:
+    timing = Timing(
+        requested_us=1, first_token_us=2, last_token_us=3, prefilled_tokens=7, reused_tokens=96
+    )
+
+    def change(_: Topic[Any], record: Any) -> Any:
+        if type(record) is TokenCommit and record.kind is TokenKind.ACTION:
+            return dataclasses.replace(
+                record, timing=pack_timing(timing), finish_reason=FinishReason.STOP
+            )
+        return record
+
+    story = await _story(TRAINED, change)
+    told = [c["timing"] for c in to_json(story)["commits"] if c["kind"] == "action"]
+    assert {(one["prefilled_tokens"], one["reused_tokens"]) for one in told} == {(7, 96)}
+    out = io.StringIO()
+    print_story(story, {}, console=Console(file=out, width=200))
+    assert "7 prefilled, 96 reused" in out.getvalue()
 
 
 async def test_a_restore_supersedes_what_it_takes_back() -> None:

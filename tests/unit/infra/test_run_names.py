@@ -14,16 +14,17 @@ from infra.cli.app import COMMANDS, sluice
 from infra.run.folder import RunFolder, RunStart, make
 from infra.run.naming import HOW, pick
 from infra.run.starts import named
-from schemas.enums import ControlKind
+from schemas.enums import AbandonReason, ControlKind, EpisodeEventKind
 from schemas.errors import SettingsError
 from schemas.ids import RunId, WorkerId
 from schemas.records.parts import LogEnd
 from schemas.records.policy_version import PolicyVersion
-from schemas.topics import CONTROL, POLICIES, VERDICTS
+from schemas.topics import CONTROL, EPISODES, POLICIES, VERDICTS
 from tests.support.fake_rollout import DIGEST, RUN
 from tests.unit.infra.test_dead_letters import verdict
 from tests.unit.infra.test_letters_cli import Line, refused
 from tests.unit.infra.test_trim import control
+from tests.unit.stream_jobs.scheduling import issued_event
 
 OTHER = "such-a-run-of-elsewhere"
 
@@ -138,6 +139,22 @@ def test_tail_shows_the_run_and_refuses_what_no_record_could_fit(line: Line) -> 
     told = refused(line.call("tail", "episodes", "--kind", "lesed"), code=2)
     assert "leased" in told
     assert "did you mean episodes" in refused(line.call("tail", "episods"), code=2)
+
+
+def test_tail_lists_the_quarantined_with_their_whole_evidence(line: Line) -> None:
+    line.office.bus.append(CONTROL, control(ControlKind.START, 0))
+    evidence = "; ".join(f"attempt {n} on environment-{n}: lease_expired" for n in range(9))
+    gone = replace(
+        issued_event(0), kind=EpisodeEventKind.ABANDONED, detail=evidence,
+        abandon_reason=AbandonReason.POISONED_TASK,
+    )  # fmt: skip
+    for event in (issued_event(0), gone, issued_event(1)):
+        line.office.bus.append(EPISODES, event)
+    asked = ("tail", "episodes", "--from-start", "--no-follow", "--kind", "abandoned", "--json")
+    shown = line.call(*asked, "--run", RUN).stdout.splitlines()
+    (told,) = [json.loads(one)["record"] for one in shown]
+    assert (told["episode_id"], told["abandon_reason"]) == (gone.episode_id, "poisoned_task")
+    assert told["detail"] == evidence
 
 
 def test_letters_of_a_run_are_those_that_it_met(line: Line) -> None:
