@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inference.engine import EngineDelta, GenerateRequest
 from inference.scripted_engine import version_of
 from inference.settings import Fault
 from schemas.bearer import issue
 from schemas.enums import CutReason, Drift, TokenKind
 from schemas.ids import Version
-from schemas.packing import unpack_ids, unpack_logprobs, unpack_spans
+from schemas.packing import unpack_ids, unpack_logprobs, unpack_spans, unpack_timing
 from schemas.topics import DEAD_LETTERS
 from tests.support.inference_stand import (
     ASK,
@@ -243,6 +246,34 @@ async def quarantined(fault: Fault, code: str) -> None:
         status, _ = await worker.chat(E, ASK, turn=0)
         assert status == 200, "the same turn starts anew"
         assert len(action_ids(wal_of(bus, E))) == 91
+
+
+async def test_a_turn_tells_what_its_engine_prefilled_and_what_it_reused() -> None:
+    bus = MemoryBus(partitions=2)
+    cached = 0
+    async with stand(bus) as worker:
+        sample = worker.engine.generate
+
+        async def with_cache(request: GenerateRequest) -> AsyncIterator[EngineDelta]:
+            # As vLLM does: each delta says it again, or the first one alone.
+            left = len(request.prompt_ids) - cached
+            async for delta in sample(request):
+                yield replace(delta, prefilled_tokens=left, reused_tokens=cached)
+
+        worker.engine.generate = with_cache  # type: ignore[method-assign]
+        await worker.open(E)
+        _, first = await worker.chat(E, ASK, turn=0)
+        cached = 17
+        more = [*ASK, answered(first), {"role": "user", "content": "and now?"}]
+        _, second = await worker.chat(E, more, turn=1)
+    for answer, reused in ((first, 0), (second, 17)):
+        usage = answer["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == reused
+        last = wal_of(bus, E).pieces[-1 if reused else 1].commit
+        timing = unpack_timing(last.timing)
+        assert last.finish_reason.value != "none"
+        assert timing.reused_tokens == reused
+        assert timing.prefilled_tokens + timing.reused_tokens == usage["prompt_tokens"]
 
 
 async def test_text_completions_and_token_ids_keep_the_same_history() -> None:
