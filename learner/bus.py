@@ -1,25 +1,28 @@
 """The learner's side of the bus: its own log, `control`, and what it writes.
 
-Consumes: `learner-steps`, `control`, `workers`, `refreshes`. Produces: `learner-steps`, `policies`,
-`payloads`. Waits for: acknowledgements and its own records, each inside `send_s`. Unblocked by: the
-broker's answer. Invariants: every record of ours is read back before anything rests on it, and a
-higher epoch ends this process; an acknowledgement that stays unknown ends it too, since only the
-next epoch's fence can settle it.
+Consumes: `learner-steps`, `control`, `workers`, `refreshes`, `policies`. Produces: `learner-steps`,
+`policies`, `payloads`, and a dead letter for each record that it cannot read. Waits for:
+acknowledgements and its own records, each inside `send_s`. Unblocked by: the broker's answer.
+Invariants: every record of ours is read back before anything rests on it, and a higher epoch ends
+this process; an acknowledgement that stays unknown ends it too, since only the next epoch's fence
+can settle it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
+from consumers.dead_letters import bury
 from learner.core.run_state import RunControl
 from learner.settings import LearnerSettings
 from schemas.deadline import Deadline
-from schemas.enums import LearnerEventKind, PayloadContent, RefreshEventKind, WorkerStatus
+from schemas.enums import LearnerEventKind, PayloadContent, RefreshEventKind, Role, WorkerStatus
 from schemas.errors import FencedError, InvariantError, UnknownOutcomeError
 from schemas.ids import EpisodeId, GroupId, Version
 from schemas.packing import crc32c
-from schemas.ports import Context, Delivered, LogReader, Message
+from schemas.ports import Context, Delivered, LogReader, Message, Poisoned
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import ChunkRef
 from schemas.records.payload_chunk import PayloadChunk
@@ -81,19 +84,25 @@ class LearnerBus:
             if partition in self._context.starts[topic.name]
         }
         waiting = self.deadline("the learner's log", budget_s=budget_s)
-        self._take(await self._reader.read_to(ends, deadline=waiting))
+        self._take(await self._sound(await self._reader.read_to(ends, deadline=waiting)))
 
     async def observe(self) -> None:
         """Take what has arrived, without waiting; raise FencedError once a newer learner has
         started.
         """
-        self._take(await self._reader.poll(records_max=_RECORDS_MAX, timeout_s=0.0))
+        arrived = await self._reader.poll(records_max=_RECORDS_MAX, timeout_s=0.0)
+        self._take(await self._sound(arrived))
 
-    def _take(self, messages: Sequence[Message]) -> list[tuple[int, bool]]:
+    async def _sound(self, messages: Sequence[Message]) -> list[Delivered[Any]]:
+        """Return what could be read, once there is a dead letter for each that could not."""
+        for message in messages:
+            if isinstance(message, Poisoned):
+                await bury(self._context, message, role=Role.LEARNER)
+        return [message for message in messages if isinstance(message, Delivered)]
+
+    def _take(self, messages: Sequence[Delivered[Any]]) -> list[tuple[int, bool]]:
         taken = []
         for message in messages:
-            if not isinstance(message, Delivered):
-                continue
             if getattr(message.record, "run_id", None) != self._context.run_id:
                 continue
             match message.topic:
@@ -188,13 +197,15 @@ class LearnerBus:
             end = ends[acked.partition]
         else:
             end = acked.offset + 1
-        messages = await self._reader.read_to(
-            {(LEARNER_STEPS.name, acked.partition): end}, deadline=waiting
+        messages = await self._sound(
+            await self._reader.read_to(
+                {(LEARNER_STEPS.name, acked.partition): end}, deadline=waiting
+            )
         )
         verdicts = dict(self._take(messages))
         for message in messages:
             is_there = acked.offset in (None, message.offset)
-            if is_there and isinstance(message, Delivered) and message.record == event:
+            if is_there and message.record == event:
                 return message.offset, verdicts[message.offset]
         raise InvariantError(
             f"our {event.kind} was acknowledged below offset {end} and is not there",
@@ -227,8 +238,8 @@ class LearnerBus:
         finally:
             await reader.close()
         found = {}
-        for message in messages:
-            if isinstance(message, Delivered) and message.record.run_id == self._context.run_id:
+        for message in await self._sound(messages):
+            if message.record.run_id == self._context.run_id:
                 policy: PolicyVersion = message.record
                 found[Version(policy.epoch, policy.number)] = (message.timestamp_ms, policy)
         return found

@@ -20,6 +20,7 @@ from schemas.records.metric_point import MetricPoint
 from schemas.records.parts import TrainedMember
 from schemas.records.trajectory import Trajectory
 from schemas.topics import (
+    DEAD_LETTERS,
     GATE_DECISIONS,
     LEARNER_STEPS,
     METRICS,
@@ -132,6 +133,7 @@ async def test_age_and_lag_are_told_while_trajectories_wait_and_when_they_are_tr
     for partition in range(PARTITIONS):
         harness.append_raw(TRAJECTORIES, partition, b"of an older run")
     starts = await read_from(harness, TRAJECTORIES, GATE_DECISIONS, LEARNER_STEPS, POLICIES)
+    before = await harness.consumers().ends(DEAD_LETTERS)
     deadline = within(20_000)
     for number in range(3):
         await producer.send(TRAJECTORIES, trajectory(number), deadline=deadline)
@@ -141,6 +143,10 @@ async def test_age_and_lag_are_told_while_trajectories_wait_and_when_they_are_tr
     await job.await_point("waiting_trajectories", 3.0)
     await job.await_point("waiting_buffer_age_p99_s")
     await job.await_point("waiting_policy_lag_max_steps", 0.0)
+    # In the middle of its work it meets what nobody can read.
+    junk = {TRAJECTORIES.name: b"no trajectory", LEARNER_STEPS.name: b"no step"}
+    for topic in (TRAJECTORIES, LEARNER_STEPS):
+        harness.append_raw(topic, 0, junk[topic.name])
 
     trained = tuple(
         TrainedMember(episode_id=EpisodeId(f"{RUN}.{number}.0"), partition=0, offset=number)
@@ -154,6 +160,17 @@ async def test_age_and_lag_are_told_while_trajectories_wait_and_when_they_are_tr
     await job.await_point("waiting_policy_lag_max_steps", 1.0)
     assert all(0 <= age < 120 for age in job.values("consumed_buffer_age_s"))
     assert len(job.values("consumed_buffer_age_s")) == 2
+
+    letters = harness.consumers().reader({DEAD_LETTERS: before})
+    found: dict[str, bytes] = {}
+    until = time.monotonic() + 20
+    while len(found) < len(junk) and time.monotonic() < until:
+        for message in await letters.poll(records_max=10, timeout_s=1.0):
+            assert isinstance(message, Delivered)
+            assert message.record.consumer == "lag_age"
+            found[message.record.origin_topic] = message.record.raw
+    assert found == junk
+    await letters.close()
 
     states = {WORKERS: dict.fromkeys(range(PARTITIONS), 0)}
     reader = harness.consumers().reader(states)

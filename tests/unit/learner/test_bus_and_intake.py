@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,14 @@ from schemas.deadline import Deadline
 from schemas.enums import DropReason, GateOutcome, LearnerEventKind, RefreshEventKind
 from schemas.errors import FencedError, SettingsError, UnknownOutcomeError
 from schemas.ids import Version, WorkerId
-from schemas.ports import Context
+from schemas.ports import Context, Poisoned
 from schemas.records.gate_decision import GateDecision
 from schemas.records.gated_trajectory import GatedTrajectory
 from schemas.records.parts import ChunkRef, MemberDecision
 from schemas.records.refresh_event import RefreshEvent
 from schemas.records.trajectory import Trajectory
 from schemas.topics import (
+    CONTROL,
     DEAD_LETTERS,
     GATE_DECISIONS,
     GATED,
@@ -31,6 +33,8 @@ from schemas.topics import (
     POLICIES,
     REFRESHES,
     TRAJECTORIES,
+    WORKERS,
+    Topic,
 )
 from tests.support.gated_records import (
     RUN,
@@ -160,6 +164,34 @@ async def test_a_gated_record_that_cannot_be_read_drops_its_groups_untrained_mem
     assert intake.consumption.waiting == 0
     assert intake.consumption.take_repeats() == 1
     assert bus.records(DEAD_LETTERS)[0].raw == b"junk"
+
+
+async def test_what_the_learner_cannot_read_on_its_own_topics_is_buried_and_passed_over() -> None:
+    bus = MemoryBus(partitions=1)
+    met: set[Topic[Any]] = {LEARNER_STEPS, CONTROL, WORKERS, REFRESHES, POLICIES}
+
+    def spoil() -> None:
+        for topic in met:
+            bus.append_raw(topic, partition=0, raw=b"junk")
+
+    spoil()
+    learner = LearnerBus(context_of(bus), SETTINGS)
+    await learner.fence()
+    spoil()
+    await learner.append(learner.event(LearnerEventKind.RESTORED))
+    assert await learner.policies() == {}
+    await learner.observe()
+    assert (learner.log.epoch, learner.log.is_restored) == (1, True)
+    letters = {(one.origin_topic, one.origin_offset) for one in bus.records(DEAD_LETTERS)}
+    junk = {
+        (topic.name, message.offset)
+        for topic in met
+        for message in bus.messages(topic)
+        if isinstance(message, Poisoned)
+    }
+    assert letters == junk
+    assert len(junk) == 2 * len(met)
+    assert {one.consumer for one in bus.records(DEAD_LETTERS)} == {"learner"}
 
 
 _CHUNK = ChunkRef(partition=0, offset=0, length=1, crc32c=0)
