@@ -408,6 +408,17 @@ ORDER BY n DESC', 'SELECT stage, reason, n
 FROM trajectory_funnel
 WHERE run_id = {run_id:String} AND stage IN (\'dropped\', \'skipped\')
 ORDER BY n DESC'),
+    ('selection_by_length', 'staleness', 'Does what is trained have the lengths of what was offered? Kolmogorov\'s distance, by windows of 1,000 settled trajectories.', 'trajectories, updates', 'rows', 'run_id', 'SELECT if(part < 0, \'whole run\', concat(\'window \', toString(part))) AS what,
+  offered, trained, distance, p, span_p50, span_p95, span_p99, is_alarm
+FROM selection_by_length
+WHERE run_id = {run_id:String}
+ORDER BY part < 0 DESC, part DESC
+LIMIT 200', 'SELECT if(part < 0, \'whole run\', concat(\'window \', toString(part))) AS what,
+  offered, trained, distance, p, span_p50, span_p95, span_p99, is_alarm
+FROM selection_by_length
+WHERE run_id = {run_id:String}
+ORDER BY part < 0 DESC, part DESC
+LIMIT 200'),
     ('lag_buckets', 'staleness', 'What does lag do to KL, to masking and to reward?', 'tokens, nats, reward', 'rows', 'run_id', 'SELECT bucket, n, action_tokens, kept_tokens, masked_low_tokens, masked_high_tokens,
   kl_p50, kl_p95, kl_p99, kl_max, reward_mean
 FROM policy_lag_by_bucket

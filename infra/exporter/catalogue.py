@@ -111,6 +111,10 @@ TRAJECTORIES = _counter(
 )
 DECIDED = _counter("gate_decisions_total", "Members decided by the gate.", "outcome", "reason")
 LAG = _histogram("policy_lag_steps", "Lag of a trajectory when it is trained.", _STEPS)
+LAG_BOUND = _gauge(
+    "policy_lag_bound_steps",
+    "Lag above which this run drops a trajectory (training.max_lag_steps).",
+)
 AGE = _histogram("buffer_age_seconds", "Age of a trajectory when it is trained.", _LONG_SECONDS)
 STEPS = _counter("learner_events_total", "Events of the learner.", "kind")
 ORDINAL = _gauge("learner_ordinal_steps", "Ordinal of the newest version.")

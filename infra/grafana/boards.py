@@ -31,6 +31,8 @@ TAG = "sluice"
 _RUNS = "SELECT run_id FROM control_events GROUP BY run_id ORDER BY min(ts) DESC LIMIT 200"
 _LAG_MAX, _DROPS_MAX, _COMMIT_S_MAX = 4, 0.2, 0.25
 _BEHIND_MAX, _AHEAD_S_MAX = 10_000, 5
+_SELECTED_MAX = 0.1
+"""Of the view `selection_by_length`."""
 _OF_RUN = 'run="$run_id"'
 
 
@@ -157,6 +159,13 @@ def _learning() -> Dashboard:
 
 
 def _staleness() -> Dashboard:
+    selected = [
+        DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}),
+        DynamicConfigValue(id_val="thresholds", value={
+            "mode": "absolute",
+            "steps": [{"value": None, "color": "green"}, {"value": _SELECTED_MAX, "color": "red"}],
+        }),
+    ]  # fmt: skip
     return (
         _board("staleness", "How stale the training data is: lag, age, and what it does.")
         .with_panel(p.by_step("lag_steps_by_step", "Policy lag when trained", warn=_LAG_MAX))
@@ -184,6 +193,9 @@ def _staleness() -> Dashboard:
         .with_panel(p.quantity("gate_age_s", "Age when decided"))
         .with_panel(p.rows("dropped_by_reason", "Not trained, by reason",
                            units={"n": "trajectories"}))
+        .with_panel(p.rows("selection_by_length", "Selection by length", units={
+            "offered": "trajectories", "trained": "trajectories", "span_p50": "updates",
+            "span_p95": "updates", "span_p99": "updates"}, more={"distance": selected}))
         .with_row(Row("What lag does"))
         .with_panel(p.rows("lag_buckets", "By lag", width=WHOLE, units={
             "n": "trajectories", "action_tokens": "tokens", "kept_tokens": "tokens",

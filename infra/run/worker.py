@@ -24,6 +24,7 @@ from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
 from infra.chaos.crash import arm_from
 from infra.clock import MachineClock
+from infra.exporter import catalogue as of
 from infra.exporter.doors import MeteredConsumers, MeteredProducer
 from infra.exporter.instruments import Instruments
 from infra.exporter.serve import exporting
@@ -75,6 +76,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         run_id=start.run_id,
     ) as instruments:
         instruments.watch_disk({"run": folder.root, "versions": folder.versions})
+        instruments.add(of.LAG_BOUND, settings.training.max_lag_steps)
         await _work(spec, index, folder, settings, start, stop, instruments, supervised)
 
 

@@ -246,6 +246,15 @@ _STALENESS = (
         f"WHERE {_RUN} AND stage IN ('dropped', 'skipped')\nORDER BY n DESC",
     ),
     _rows(
+        "selection_by_length", "staleness", "Does what is trained have the lengths of what was "
+        "offered? Kolmogorov's distance, by windows of 1,000 settled trajectories.",
+        "trajectories, updates",
+        "SELECT if(part < 0, 'whole run', concat('window ', toString(part))) AS what,\n"
+        "  offered, trained, distance, p, span_p50, span_p95, span_p99, is_alarm\n"
+        f"FROM selection_by_length\nWHERE {_RUN}\n"
+        f"ORDER BY part < 0 DESC, part DESC\nLIMIT {_LATEST}",
+    ),
+    _rows(
         "lag_buckets", "staleness", "What does lag do to KL, to masking and to reward?",
         "tokens, nats, reward",
         "SELECT bucket, n, action_tokens, kept_tokens, masked_low_tokens, masked_high_tokens,\n"

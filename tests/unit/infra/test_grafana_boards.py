@@ -10,6 +10,7 @@ import yaml
 
 from infra.docs import ROOT
 from infra.exporter import catalogue
+from infra.settings import TrainingSection
 from infra.tables.canned import in_grafana
 from infra.tables.quantities import QUANTITIES
 from infra.tables.questions import QUESTIONS
@@ -150,7 +151,6 @@ def test_expressions_ask_only_for_what_is_exported_or_recorded() -> None:
 @pytest.mark.parametrize(
     ("alert", "title", "factor"),
     [
-        ("PolicyLagHigh", "Policy lag when trained", 1),
         ("GateDropsMuch", "Share of decisions that drop", 1),
         ("TokenCommitsSlow", "Of token commits", 1),
         ("TokenCommitsSlow", "Commit of tokens", 1000),
@@ -170,6 +170,19 @@ def test_a_line_is_drawn_where_the_alert_warns(alert: str, title: str, factor: i
     for panel in found:
         steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
         assert [step.get("value") for step in steps] == [None, warns_at * factor]
+
+
+def test_lines_of_lag_are_drawn_at_the_default_bound() -> None:
+    """An alert knows each run's own bound; a line of a dashboard stands still."""
+    bound = TrainingSection().max_lag_steps
+    drawn = [
+        [step.get("value") for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+        for _, panel in panels()
+        if panel["title"].startswith("Policy lag when trained")
+        and panel["fieldConfig"]["defaults"].get("unit") == "suffix: updates"
+    ]  # fmt: skip
+    assert len(drawn) == 3
+    assert all(steps == [None, bound] for steps in drawn)
 
 
 def test_provisioning_names_both_sources_and_holds_no_secret() -> None:
