@@ -18,7 +18,7 @@ from infra.platform.commands import down, status, up
 from infra.platform.settings import PlatformSettings
 from infra.platform.status import ServiceState
 from infra.setup.places import Places, find_places
-from infra.topic_admin import create_topics
+from infra.topic_admin import create_topics, describe_topics
 from producers.kafka import KafkaProducer
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
@@ -173,6 +173,45 @@ async def test_a_stream_goes_on_while_the_leader_is_killed_and_comes_back(
 def leader_of(bootstrap: str, topic: str, partition: int) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].leader
+
+
+async def test_with_one_broker_of_three_nothing_is_acknowledged_until_a_second_is_back(
+    three_brokers: PlatformSettings, places: Places
+) -> None:
+    report = up(three_brokers, places)
+    bootstrap = report.status.bootstrap
+    create_topics(bootstrap, prefix="alone", partitions=2)
+    for state in describe_topics(bootstrap, prefix="alone", partitions=2):
+        assert (state.replicas, state.differences) == (3, ()), state.name
+    assert TOKENS.config(replicas=3)["min.insync.replicas"] == "2"
+    write = ProducerSettings(bootstrap=bootstrap, prefix="alone", delivery_timeout_ms=100_000)
+    producer = KafkaProducer(write, Codec.local(), RealClock())
+    first = await producer.send(TOKENS, commit(0), deadline=within(20_000))
+    name = TOKENS.full("alone")
+    leader = leader_of(bootstrap, name, first.partition)
+    pids = {one.name: one.pid for one in report.status.services}
+    for number in {1, 2, 3} - {leader}:
+        pid = pids[f"broker-{number}"]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    waiting = producer.offer(TOKENS, commit(1))
+    # The leader counts itself alone in sync from here on: one copy fewer and it would acknowledge.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    until = time.monotonic() + 40
+    while in_sync(admin, name, first.partition) != [leader]:
+        assert time.monotonic() < until, "the two killed ones are still counted"
+        await asyncio.sleep(0.5)
+    done, _ = await asyncio.wait({waiting}, timeout=3)
+    assert not done
+    await asyncio.to_thread(up, three_brokers, places)
+    outcome = await asyncio.wait_for(waiting, 60)
+    assert isinstance(outcome, Acked)
+    assert (outcome.partition, outcome.offset) == (first.partition, (first.offset or 0) + 1)
+    assert await producer.close(deadline=within(5_000)) == 0
+
+
+def in_sync(admin: AdminClient, topic: str, partition: int) -> list[int]:
+    return list(admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].isrs)
 
 
 def test_three_brokers_keep_three_copies_and_stop_before_their_controller(
