@@ -6,7 +6,26 @@
 
 INSERT INTO metric_minutes SETTINGS max_partitions_per_insert_block = 0
 SELECT
-  toStartOfMinute(ts) AS t, run_id, name,
+  toStartOfMinute(ts) AS t, run_id,
+  if((run_id, name) IN (
+    SELECT run_id, name FROM (
+      SELECT run_id, name, is_new, row_number() OVER (
+        PARTITION BY run_id ORDER BY is_new, name
+      ) AS place
+      FROM (
+        SELECT run_id, name, min(seen) AS is_new FROM (
+          SELECT run_id, name, 0 AS seen FROM metric_minutes
+          WHERE name != 'other_names' AND run_id IN (
+            SELECT run_id FROM metric_points WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+          )
+          UNION ALL
+          SELECT run_id, name, 1 AS seen FROM metric_points WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+        )
+        GROUP BY run_id, name
+      )
+    )
+    WHERE is_new = 0 OR place <= 1000
+  ), name, 'other_names') AS told,
   quantilesTDigestStateIf(0.5, 0.95, 0.99)(value, isFinite(value)) AS q,
   countIf(isFinite(value)) AS n,
   countIf(NOT isFinite(value)) AS bad,
@@ -16,7 +35,7 @@ SELECT
   {rolled} AS rolled
 FROM metric_points
 WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
-GROUP BY t, run_id, name;
+GROUP BY t, run_id, told;
 
 INSERT INTO quantity_minutes SETTINGS max_partitions_per_insert_block = 0
 SELECT t, run_id, quantity, environment, worker, epoch, number, q, n, bad, s, mn, mx,

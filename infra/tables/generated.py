@@ -35,9 +35,35 @@ _WARNING = (
 _INTO = "INSERT INTO quantity_minutes SETTINGS max_partitions_per_insert_block = 0"
 _OF_MINUTES = f"WHERE {OF_MINUTES}"
 
+NAMES_MAX = 1_000
+"""Names of metric points of one run that the rollup tells apart."""
+OTHER_NAMES = "other_names"
+"""What the rollup calls all that came when there were so many."""
+
+# A name that was told apart once is for ever, and one that was not is never: known names only grow
+# up to the bound, so that a minute made anew has the same rows under the same names.
 _POINTS = f"""INSERT INTO metric_minutes SETTINGS max_partitions_per_insert_block = 0
 SELECT
-  toStartOfMinute(ts) AS t, run_id, name,
+  toStartOfMinute(ts) AS t, run_id,
+  if((run_id, name) IN (
+    SELECT run_id, name FROM (
+      SELECT run_id, name, is_new, row_number() OVER (
+        PARTITION BY run_id ORDER BY is_new, name
+      ) AS place
+      FROM (
+        SELECT run_id, name, min(seen) AS is_new FROM (
+          SELECT run_id, name, 0 AS seen FROM metric_minutes
+          WHERE name != '{OTHER_NAMES}' AND run_id IN (
+            SELECT run_id FROM metric_points {_OF_MINUTES}
+          )
+          UNION ALL
+          SELECT run_id, name, 1 AS seen FROM metric_points {_OF_MINUTES}
+        )
+        GROUP BY run_id, name
+      )
+    )
+    WHERE is_new = 0 OR place <= {NAMES_MAX}
+  ), name, '{OTHER_NAMES}') AS told,
   {_STATE}(value, isFinite(value)) AS q,
   countIf(isFinite(value)) AS n,
   countIf(NOT isFinite(value)) AS bad,
@@ -47,7 +73,7 @@ SELECT
   {{rolled}} AS rolled
 FROM metric_points
 {_OF_MINUTES}
-GROUP BY t, run_id, name"""
+GROUP BY t, run_id, told"""
 
 
 def rollups() -> str:
