@@ -79,10 +79,12 @@ def said(bus: MemoryBus, kind: RefreshEventKind, version: Version) -> list[Refre
 
 
 @asynccontextmanager
-async def following(bus: MemoryBus) -> AsyncIterator[EngineKeeper]:
+async def following(
+    bus: MemoryBus, *, load_ms: int = 0, timeout_s: float = 5.0
+) -> AsyncIterator[EngineKeeper]:
     context = context_on(bus, "inference-1")
     engine = ScriptedEngine(
-        scripted(), tokenizer=ByteTokenizer(), context_max=64, clock=context.clock
+        scripted(load_ms=load_ms), tokenizer=ByteTokenizer(), context_max=64, clock=context.clock
     )
     keeper = EngineKeeper(engine, clock=context.clock, inflight_max=1)
     await keeper.start()
@@ -92,7 +94,7 @@ async def following(bus: MemoryBus) -> AsyncIterator[EngineKeeper]:
 
     follower = PolicyFollower(
         context, keeper, inflight=lambda: 0, interrupt=nothing, on_change=nothing,
-        refresh_timeout_s=5.0, probe_tolerance_nats=TOLERANCE,
+        refresh_timeout_s=timeout_s, probe_tolerance_nats=TOLERANCE,
     )  # fmt: skip
     tasks = [asyncio.create_task(keeper.watch()), asyncio.create_task(follower.run())]
     try:
