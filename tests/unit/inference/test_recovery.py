@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from tests.support.inference_stand import (
     Stand,
     action_ids,
     commits,
+    context_on,
     episode,
     paced,
+    serve,
     stand,
     until,
     wal_of,
@@ -67,9 +70,13 @@ async def _standing(worker: Stand, bus: MemoryBus) -> asyncio.Task[tuple[int, di
     return asked
 
 
-async def test_another_worker_goes_on_at_the_next_token() -> None:
+@pytest.mark.parametrize("successor", ["inference-2", "inference-1"])
+async def test_another_worker_or_its_own_next_process_goes_on_at_the_next_token(
+    successor: str,
+) -> None:
     bus = MemoryBus(partitions=2)
-    async with stand(bus, paced()) as one, stand(bus, paced(), worker="inference-2") as two:
+    next_process = replace(context_on(bus, successor), incarnation="the next")
+    async with stand(bus, paced()) as one, serve(next_process, paced()) as two:
         one.engine.ceiling = 30
         await one.open(E)
         lost = asyncio.create_task(one.chat(E, ASK, turn=0))
@@ -93,6 +100,8 @@ async def test_another_worker_goes_on_at_the_next_token() -> None:
         # What the first worker answers late, it answers under the lower number.
         assert late_status == 200
         assert late["sluice"]["fence_number"] == 1
+    assert action_ids(wal_of(bus, E)) == sampled
+    assert wal_of(bus, E).superseded_action_tokens > 0, "the first process went on writing"
 
 
 async def test_an_unknown_outcome_ends_in_refence_and_one_read_settles_it() -> None:
