@@ -11,13 +11,19 @@ from producers.presence import Presence
 from schemas import topics
 from schemas.enums import EpisodeEventKind, Role, WorkerStatus
 from schemas.errors import FencedError, TransientError
+from schemas.ids import WorkerId
 from schemas.ports import Context
 from schemas.records.episode_event import EpisodeEvent
+from schemas.records.worker_state import WorkerState
 from schemas.rules.episodes import SchedulerFences
+from stream_jobs.leadership import Leadership
+from stream_jobs.reading import RunLog
 from stream_jobs.scheduler import RolloutScheduler
 from stream_jobs.settings import SchedulerSettings
-from tests.support.fake_rollout import FakeEnvironment, context_on, policy, task, until
+from tests.support.clocks import HeldClock
+from tests.support.fake_rollout import RUN, FakeEnvironment, context_on, policy, task, until
 from tests.support.memory_bus import Fault, MemoryBus
+from tests.unit.stream_jobs.scheduling import World
 
 SETTINGS = SchedulerSettings(
     batch=8, eta=1, group_size=2, max_concurrent=64, poll_s=0.005, worker_gone_s=0.3
@@ -87,6 +93,38 @@ async def test_a_standby_takes_over_after_silence_and_issues_nothing_twice() -> 
     await environment.announce(WorkerStatus.STOPPED)
     assert second.ledger.held == 16
     assert len(issued(bus)) == 16
+
+
+def heard_of(status: WorkerStatus = WorkerStatus.READY) -> WorkerState:
+    """What the leader says of itself."""
+    return WorkerState(
+        run_id=RUN, worker_id=WorkerId("scheduler-0"), role=Role.SCHEDULER, incarnation="1",
+        status=status, started_us=1, at_us=1, writer_id=WorkerId("scheduler-0"),
+    )  # fmt: skip
+
+
+def test_a_standby_claims_exactly_when_its_leader_was_silent_for_its_lease() -> None:
+    bus, clock = MemoryBus(partitions=1), HeldClock(monotonic_ms=50_000)
+
+    def standing_by(worker: str) -> Leadership:
+        context = context_on(bus, worker, clock=clock)
+        log = RunLog(context, Role.SCHEDULER, {}, deadline_ms=1_000)
+        return Leadership(context, log, World().ledger, lambda _: None, gone_ms=8_000)
+
+    standby = standing_by("scheduler-1")
+    # It has not heard of the leader yet: a whole lease passes from when it began to listen.
+    assert not standby.is_vacant(now_ms=57_999)
+    assert standby.is_vacant(now_ms=58_000)
+    standby.schedulers.take(heard_of(), seen_ms=55_000)
+    assert not standby.is_vacant(now_ms=62_999)
+    assert standby.is_vacant(now_ms=63_000)
+    standby.schedulers.take(heard_of(), seen_ms=62_000)
+    assert not standby.is_vacant(now_ms=69_999)
+    standby.schedulers.take(heard_of(WorkerStatus.STOPPED), seen_ms=62_500)
+    assert standby.is_vacant(now_ms=62_500)
+    assert standing_by("scheduler-0").is_vacant(now_ms=50_000), (
+        "its own next process waits for none"
+    )
 
 
 async def test_a_restart_of_the_same_worker_takes_over_at_once_and_the_old_process_stops() -> None:
