@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from schemas.enums import DropReason
 from schemas.ids import Version
 from schemas.topics import GATED, POLICIES
 from tests.support.gated_records import RUN, random_group
-from tests.support.learner_runs import BATCH, EDGES, GROUP, LearnerWorld
+from tests.support.learner_runs import BATCH, EDGES, GROUP, KilledError, LearnerWorld
+from tests.support.memory_readers import MemoryConsumers
 
 STEPS = 6
 DEATHS = int(os.environ.get("SLUICE_EDGE_DEATHS", "6"))
@@ -69,6 +71,35 @@ async def test_after_a_kill_at_any_edge_every_trajectory_is_trained_once_and_the
     assert restored.counts["rolled_back_updates"] == max(0, lost)
     assert restored.counts["rolled_back_trajectories"] == max(0, lost) * BATCH
     assert bool(restored.detail) == (lost > 0)
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+async def test_a_kill_between_a_checkpoints_record_and_its_offset_commit_changes_nothing(
+    tmp_path: Path, undisturbed: LearnerWorld, monkeypatch: pytest.MonkeyPatch, is_shown: bool
+) -> None:
+    # The offsets are shown to others; what counts is in the checkpoint and in its record.
+    mark, reached = MemoryConsumers.mark, []
+
+    async def dies(self: MemoryConsumers, *place: Any, **floors: Any) -> None:
+        if is_shown:
+            await mark(self, *place, **floors)
+        reached.append(floors)
+        raise KilledError
+
+    world = LearnerWorld(tmp_path / "killed", steps=STEPS)
+    world.admit(STEPS * BATCH // GROUP)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryConsumers, "mark", dies)
+        for deaths in (1, 2):
+            with pytest.raises(KilledError):
+                await world.learn(lambda: False)
+            assert len(reached) == len(world.events("checkpointed")) == deaths
+    await world.finish()
+    check_once(world)
+    assert world.read_log().lost == 0, "the checkpoint stands although nobody was shown"
+    assert [step.policy_digest for step in world.counting_steps()] == [
+        step.policy_digest for step in undisturbed.counting_steps()
+    ]
 
 
 @pytest.mark.slow
