@@ -83,6 +83,10 @@ def test_the_page_shows_the_run(page: str, tmp_path: Path) -> None:
     assert KNOWN in words(html, "episodes")
     for drawn in ("reward", "lag", "age", "throughput"):
         assert "u-wrap" in html.partition(f'id="{drawn}"')[2].partition("</section>")[0], drawn
+    # The newest update is told beside the lines, with how many trajectories its percentiles are of.
+    assert re.search(
+        r"update\s+1\s+p50\s+\S+ updates\s+p95.*n\s+2\s", words(html, "lag"), re.DOTALL
+    )
 
 
 def test_an_episode_opens_with_its_tokens_by_version(page: str, tmp_path: Path) -> None:

@@ -35,14 +35,17 @@ function element(name, properties = {}, ...children) {
 const colour = (at) => getComputedStyle(document.documentElement).getPropertyValue(`--c${at % 6}`).trim();
 const faint = (tint) => `${tint}33`;
 
-// x: numbers; lines: [{label, values, tint, dash, edge, band}]; edge: drawn as the rim of a band only;
-// band: index of the line that bounds it below.
+// Where no cursor points, the legend tells the newest values.
+const newest = (drawn) => { if (drawn.cursor.idx === null || drawn.cursor.idx === undefined) drawn.setLegend({ idx: drawn.data[0].length - 1 }, false); };
+
+// x: numbers; lines: [{label, values, tint, dash, edge, band, aside}]; edge: drawn as the rim of a band only;
+// band: index of the line that bounds it below; aside: told in the legend, not drawn.
 function plot(place, x, lines, { time = false, unit = "" } = {}) {
   const box = $(place);
   const shape = JSON.stringify([lines.map((line) => [line.label, line.tint]), time, box.clientWidth]);
   const data = [x, ...lines.map((line) => line.values)];
   const old = plots.get(place);
-  if (old && old.shape === shape) { old.plot.setData(data); return; }
+  if (old && old.shape === shape) { old.plot.setData(data); newest(old.plot); return; }
   if (old) old.plot.destroy();
   box.replaceChildren();
   if (!x.length) { plots.delete(place); box.append(element("p", { className: "empty", textContent: "nothing yet" })); return; }
@@ -52,19 +55,21 @@ function plot(place, x, lines, { time = false, unit = "" } = {}) {
   const clock = (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(11, 16));
   const options = {
     width: box.clientWidth, height: 210, tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    scales: { x: { time } },
+    scales: { x: { time } }, hooks: { setCursor: [newest] },
     axes: [time ? { ...axis, values: clock } : axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
     series: [
-      { label: time ? "time" : "update" },
+      time ? { label: "time", value: (_, seconds) => (seconds === null ? "-" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")) } : { label: "update" },
       ...lines.map((one) => ({
-        label: one.label, stroke: one.tint, width: one.edge ? 0 : 1.8, dash: one.dash, class: one.edge ? "edge" : "line",
-        spanGaps: true, points: { show: x.length < 3 && !one.edge },
-        value: (_, value) => (value === null ? "-" : `${show(value)} ${unit}`),
+        label: one.label, stroke: one.tint, width: one.edge || one.aside ? 0 : 1.8, dash: one.dash, class: one.edge ? "edge" : one.aside ? "aside" : "line",
+        scale: one.aside ? "aside" : "y", spanGaps: true, points: { show: x.length < 3 && !one.edge && !one.aside },
+        value: (_, value) => (value === null || value === undefined ? "-" : `${show(value)} ${one.aside ? "" : unit}`),
       })),
     ],
     bands: lines.flatMap((one, at) => (one.band === undefined ? [] : [{ series: [at + 1, one.band + 1], fill: faint(one.tint) }])),
   };
-  plots.set(place, { shape, plot: new uPlot(options, data, box) });
+  const drawn = new uPlot(options, data, box);
+  plots.set(place, { shape, plot: drawn });
+  newest(drawn);
 }
 
 function table(place, columns, rows, cell = {}) {
@@ -120,11 +125,14 @@ async function staleness(asked) {
   const rows = await ask(`
     SELECT intDiv(l.ordinal, {per:UInt32}) * {per:UInt32} AS x,
       max(steps_p50) AS l50, max(steps_p95) AS l95, max(steps_p99) AS l99,
-      max(age_s_p50) AS a50, max(age_s_p95) AS a95, max(age_s_p99) AS a99
+      max(age_s_p50) AS a50, max(age_s_p95) AS a95, max(age_s_p99) AS a99, sum(l.n) AS n
     FROM policy_lag_by_step AS l JOIN ${SURVIVORS} AS s ON l.ordinal = s.ordinal AND l.epoch = s.epoch
     WHERE l.run_id = {run:String} AND s.at >= {since:Float64} GROUP BY x ORDER BY x`, asked);
   const x = rows.map((row) => number(row.x));
-  const lines = (kind) => ["50", "95", "99"].map((part, at) => ({ label: `p${part}`, values: rows.map((row) => number(row[kind + part])), tint: colour(at) }));
+  const lines = (kind) => [
+    ...["50", "95", "99"].map((part, at) => ({ label: `p${part}`, values: rows.map((row) => number(row[kind + part])), tint: colour(at) })),
+    { label: "n", values: rows.map((row) => number(row.n)), aside: true },
+  ];
   plot("lag", x, lines("l"), { unit: "updates" });
   plot("age", x, lines("a"), { unit: "s" });
 }
@@ -201,7 +209,7 @@ async function episodes(asked) {
   table("episodes", ["episode", "environment", "reward", "termination", "tokens", "turns", "tools", "at"], rows.map((row) => ({
     episode: row.episode_id, environment: row.environment, reward: number(row.reward), termination: row.termination,
     tokens: number(row.action_tokens), turns: number(row.turns), tools: number(row.tool_calls), at: row.at.slice(0, 19),
-  })), { episode: (row) => element("button", { className: "episode", textContent: row.episode, onclick: () => { location.hash = `episode=${row.episode}`; } }) });
+  })), { episode: (row) => element("button", { className: "episode", title: row.episode, textContent: row.episode.length > 24 ? `…${row.episode.slice(-16)}` : row.episode, onclick: () => { location.hash = `episode=${row.episode}`; } }) });
 }
 
 function spans(told) {
@@ -285,9 +293,9 @@ async function renew() {
     figures([
       ["updates", show(number(extent.last))],
       ["reward, newest update", number(extent.updates) ? show(number(extent.reward)) : "-"],
-      ["trained", show(sums.trained)], ["pending", show(sums.pending)], ["dropped", show(sums.dropped)], ["abandoned", show(sums.abandoned)],
+      ["episodes trained", show(sums.trained)], ["pending", show(sums.pending)], ["dropped", show(sums.dropped)], ["abandoned", show(sums.abandoned)],
       ["sampled tokens/s", show(number(whole?.raw_tokens_per_s ?? null))], ["trained tokens/s", show(number(whole?.effective_tokens_per_s ?? null))],
-      ["wall, s", show(number(whole?.wall_s ?? null))],
+      ["wall clock, s", show(number(whole?.wall_s ?? null))],
     ]);
     $("state").className = "";
     $("state").textContent = `as of ${new Date().toISOString().slice(11, 19)} UTC`;
