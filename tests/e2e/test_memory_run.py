@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,8 +18,15 @@ from inference import refresh
 from inference import worker as inference_worker
 from inference.refresh_settings import RefreshSettings
 from schemas import topics
-from schemas.enums import ControlKind, GateOutcome, Role, VerdictCode
-from schemas.ports import Context
+from schemas.enums import (
+    AbandonReason,
+    ControlKind,
+    EpisodeEventKind,
+    GateOutcome,
+    Role,
+    VerdictCode,
+)
+from schemas.ports import Context, Producer
 from stream_jobs import assembler, gate, scheduler, task_source
 from stream_jobs.settings import (
     AssemblerSettings,
@@ -69,8 +79,29 @@ READS = {
 """What each role of this file reads from the run's start on; recovery reads are tested apart."""
 
 
-async def run_to_the_end(bus: MemoryBus) -> FakeLearner:
-    """Run every role together until the budget is reached; fail when one of them dies."""
+class SlowTokens:
+    """A producer that hears of its commits only while `flows` is set: a broker in trouble."""
+
+    def __init__(self, inner: Producer, flows: asyncio.Event) -> None:
+        self._inner, self._flows = inner, flows
+
+    def offer(self, topic: topics.Topic[Any], record: Any, **place: Any) -> Any:
+        pending = self._inner.offer(topic, record, **place)
+        return asyncio.ensure_future(self._late(pending)) if topic is topics.TOKENS else pending
+
+    async def _late(self, pending: Awaitable[Any]) -> Any:
+        outcome = await pending
+        await self._flows.wait()
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def run_to_the_end(bus: MemoryBus, *, flows: asyncio.Event | None = None) -> FakeLearner:
+    """Run every role together until the budget is reached; fail when one of them dies. Commits are
+    acknowledged only while `flows` is set.
+    """
     codec = bus.codec
     contexts: list[Context] = []
 
@@ -78,10 +109,16 @@ async def run_to_the_end(bus: MemoryBus) -> FakeLearner:
         contexts.append(context_on(bus, worker))
         return contexts[-1]
 
+    def slow(worker: str) -> Context:
+        context = on(worker)
+        if flows is None:
+            return context
+        return replace(context, producer=SlowTokens(context.producer, flows))
+
     learner = FakeLearner(partitions=4, context=on("learner-0"), batch=16)
     serving = [
-        inference_worker.run(on("inference-0"), inference_settings()),
-        inference_worker.run(on("inference-1"), inference_settings()),
+        inference_worker.run(slow("inference-0"), inference_settings()),
+        inference_worker.run(slow("inference-1"), inference_settings()),
         refresh.run(on("refresh-0"), RefreshSettings()),
         environment_worker.run(on("environment-0"), EnvironmentSettings(drain_s=1.0), codec=codec),
         verifier_worker.run(on("verifier-0"), VerifierSettings(), codec=codec),
@@ -139,6 +176,45 @@ async def test_damaged_records_on_every_topic_stop_no_role_and_become_dead_lette
     assert max(Counter(one.episode_id for one in trajectories).values()) == 1
     mourned = {(one.consumer, one.origin_topic) for one in bus.records(topics.DEAD_LETTERS)}
     assert mourned >= {(role.value, one.name) for role, ones in READS.items() for one in ones}
+
+
+async def test_a_broker_that_acknowledges_no_token_is_felt_up_to_the_scheduler() -> None:
+    bus, flows = MemoryBus(partitions=4), asyncio.Event()
+    flows.set()
+    seen: dict[str, int] = {}
+
+    def count(*kinds: EpisodeEventKind) -> int:
+        return sum(event.kind in kinds for event in bus.records(topics.EPISODES))
+
+    async def hold() -> None:
+        while len(bus.records(topics.GATE_DECISIONS)) < 4:
+            await asyncio.sleep(0.01)
+        flows.clear()
+        # Turns wait for their commits, episodes for their turns, places for their episodes.
+        before = -1
+        while before != (now := count(EpisodeEventKind.ISSUED, EpisodeEventKind.LEASED)):
+            before = now
+            await asyncio.sleep(0.5)
+        seen["issued"] = count(EpisodeEventKind.ISSUED)
+        seen["over"] = count(EpisodeEventKind.ENDED, EpisodeEventKind.ABANDONED)
+        seen["abandoned"] = count(EpisodeEventKind.ABANDONED)
+        seen["offered"] = sum(task.group_size for task in bus.records(topics.TASKS))
+        flows.set()
+
+    holding = asyncio.create_task(hold())
+    learner = await run_to_the_end(bus, flows=flows)
+    await holding
+    assert 0 < seen["issued"] - seen["over"] <= SCHEDULER.max_concurrent
+    assert seen["offered"] > seen["issued"], "tasks were there, and none of them was begun"
+    assert seen["abandoned"] == 0
+    require_closed_accounts(bus)
+    assert learner.number >= STEPS
+    assert bus.records(topics.DEAD_LETTERS) == []
+    assert {
+        event.abandon_reason
+        for event in bus.records(topics.EPISODES)
+        if event.kind is EpisodeEventKind.ABANDONED
+    } <= {AbandonReason.RUN_ENDED}
 
 
 async def test_every_role_together_reaches_the_budget_and_refreshes_the_policy() -> None:
