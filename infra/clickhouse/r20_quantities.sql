@@ -13,6 +13,9 @@ DROP VIEW IF EXISTS turns;
 CREATE OR REPLACE VIEW quantity_1m AS
 SELECT * FROM quantity_minutes FINAL;
 
+CREATE OR REPLACE VIEW quantity_1h AS
+SELECT * FROM quantity_hours FINAL;
+
 CREATE OR REPLACE VIEW metric_1m AS
 SELECT * FROM metric_minutes FINAL;
 
@@ -979,7 +982,7 @@ FROM (
 
 CREATE OR REPLACE VIEW quantities AS
 SELECT quantity, run_id, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99, if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, sum(r.n) AS n, sum(r.bad) AS bad
-FROM quantity_1m AS r
+FROM quantity_1h AS r
 GROUP BY quantity, run_id;
 
 CREATE OR REPLACE VIEW quantities_by_version AS
@@ -989,7 +992,7 @@ GROUP BY quantity, run_id, epoch, number;
 
 CREATE OR REPLACE VIEW quantities_by_worker AS
 SELECT quantity, run_id, worker, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99, if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, sum(r.n) AS n, sum(r.bad) AS bad
-FROM quantity_1m AS r
+FROM quantity_1h AS r
 GROUP BY quantity, run_id, worker;
 
 CREATE OR REPLACE VIEW quantities_by_minute AS
@@ -1014,60 +1017,82 @@ FROM (
     countIf(isFinite(value)) AS n,
     countIf(NOT isFinite(value)) AS bad
   FROM (
-  SELECT 'policy_lag_steps' AS quantity, run_id, environment, value FROM policy_lag_steps_samples
-  UNION ALL
-  SELECT 'policy_lag_s' AS quantity, run_id, environment, value FROM policy_lag_s_samples
-  UNION ALL
-  SELECT 'policy_lag_kl_nats' AS quantity, run_id, environment, value FROM policy_lag_kl_nats_samples
-  UNION ALL
-  SELECT 'buffer_age_s' AS quantity, run_id, environment, value FROM buffer_age_s_samples
-  UNION ALL
-  SELECT 'first_token_age_s' AS quantity, run_id, environment, value FROM first_token_age_s_samples
-  UNION ALL
-  SELECT 'gate_lag_steps' AS quantity, run_id, environment, value FROM gate_lag_steps_samples
-  UNION ALL
-  SELECT 'gate_age_s' AS quantity, run_id, environment, value FROM gate_age_s_samples
-  UNION ALL
-  SELECT 'ttft_ms' AS quantity, run_id, environment, value FROM ttft_ms_samples
-  UNION ALL
-  SELECT 'inter_token_ms' AS quantity, run_id, environment, value FROM inter_token_ms_samples
-  UNION ALL
-  SELECT 'commit_latency_ms' AS quantity, run_id, environment, value FROM commit_latency_ms_samples
-  UNION ALL
-  SELECT 'commit_size_tokens' AS quantity, run_id, environment, value FROM commit_size_tokens_samples
-  UNION ALL
-  SELECT 'kv_reuse_ratio' AS quantity, run_id, environment, value FROM kv_reuse_ratio_samples
-  UNION ALL
-  SELECT 'exposure_wait_ms' AS quantity, run_id, environment, value FROM exposure_wait_ms_samples
-  UNION ALL
-  SELECT 'gateway_overhead_ms' AS quantity, run_id, environment, value FROM gateway_overhead_ms_samples
-  UNION ALL
-  SELECT 'queue_wait_ms' AS quantity, run_id, environment, value FROM queue_wait_ms_samples
-  UNION ALL
-  SELECT 'environment_reset_ms' AS quantity, run_id, environment, value FROM environment_reset_ms_samples
-  UNION ALL
-  SELECT 'environment_step_ms' AS quantity, run_id, environment, value FROM environment_step_ms_samples
-  UNION ALL
-  SELECT 'environment_turn_ms' AS quantity, run_id, environment, value FROM environment_turn_ms_samples
-  UNION ALL
-  SELECT 'tool_call_ms' AS quantity, run_id, environment, value FROM tool_call_ms_samples
-  UNION ALL
-  SELECT 'verifier_ms' AS quantity, run_id, environment, value FROM verifier_ms_samples
-  UNION ALL
-  SELECT 'verify_queue_ms' AS quantity, run_id, environment, value FROM verify_queue_ms_samples
-  UNION ALL
-  SELECT 'episode_s' AS quantity, run_id, environment, value FROM episode_s_samples
-  UNION ALL
-  SELECT 'verdict_wait_ms' AS quantity, run_id, environment, value FROM verdict_wait_ms_samples
-  UNION ALL
-  SELECT 'assembly_wait_ms' AS quantity, run_id, environment, value FROM assembly_wait_ms_samples
-  UNION ALL
-  SELECT 'episode_size_tokens' AS quantity, run_id, environment, value FROM episode_size_tokens_samples
-  UNION ALL
-  SELECT 'episode_length_turns' AS quantity, run_id, environment, value FROM episode_length_turns_samples
-  UNION ALL
-  SELECT 'episode_reward' AS quantity, run_id, environment, value FROM episode_reward_samples
-)
+    SELECT 'policy_lag_steps' AS quantity, run_id, environment, value FROM policy_lag_steps_samples
+    UNION ALL
+    SELECT 'policy_lag_s' AS quantity, run_id, environment, value FROM policy_lag_s_samples
+    UNION ALL
+    SELECT 'policy_lag_kl_nats' AS quantity, run_id, environment, value FROM policy_lag_kl_nats_samples
+    UNION ALL
+    SELECT 'buffer_age_s' AS quantity, run_id, environment, value FROM buffer_age_s_samples
+    UNION ALL
+    SELECT 'first_token_age_s' AS quantity, run_id, environment, value FROM first_token_age_s_samples
+    UNION ALL
+    SELECT 'exposure_wait_ms' AS quantity, run_id, environment, value FROM exposure_wait_ms_samples
+    UNION ALL
+    SELECT 'gateway_overhead_ms' AS quantity, run_id, environment, value FROM gateway_overhead_ms_samples
+    UNION ALL
+    SELECT 'environment_turn_ms' AS quantity, run_id, environment, value FROM environment_turn_ms_samples
+    UNION ALL
+    SELECT 'episode_s' AS quantity, run_id, environment, value FROM episode_s_samples
+    UNION ALL
+    SELECT 'verdict_wait_ms' AS quantity, run_id, environment, value FROM verdict_wait_ms_samples
+    UNION ALL
+    SELECT 'assembly_wait_ms' AS quantity, run_id, environment, value FROM assembly_wait_ms_samples
+    UNION ALL
+    SELECT 'episode_size_tokens' AS quantity, run_id, environment, value FROM episode_size_tokens_samples
+    UNION ALL
+    SELECT 'episode_length_turns' AS quantity, run_id, environment, value FROM episode_length_turns_samples
+    UNION ALL
+    SELECT 'episode_reward' AS quantity, run_id, environment, value FROM episode_reward_samples
+    UNION ALL
+    SELECT s.quantity AS quantity, s.run_id AS run_id, k.task_environment AS environment,
+      s.value AS value
+    FROM (
+      SELECT 'gate_lag_steps' AS quantity, run_id, group_id, toFloat64(lag_steps) AS value
+      FROM gate_members WHERE lag_steps >= 0
+      UNION ALL
+      SELECT 'gate_age_s' AS quantity, run_id, group_id, toFloat64(age_ms / 1000) AS value
+      FROM gate_members WHERE age_ms >= 0
+      UNION ALL
+      SELECT 'ttft_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Micro(first_token_at) - toUnixTimestamp64Micro(requested_at)) / 1000) AS value
+      FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(requested_at) > 0
+      UNION ALL
+      SELECT 'inter_token_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Micro(last_token_at) - toUnixTimestamp64Micro(first_token_at)) / 1000 / ((start + `count` - prefilled_tokens - reused_tokens) - 1)) AS value
+      FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(first_token_at) > 0 AND (start + `count` - prefilled_tokens - reused_tokens) BETWEEN 2 AND start + `count`
+      UNION ALL
+      SELECT 'commit_latency_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(at) / 1000)) AS value
+      FROM token_commits WHERE 1
+      UNION ALL
+      SELECT 'commit_size_tokens' AS quantity, run_id, group_id, toFloat64(`count`) AS value
+      FROM token_commits WHERE kind = 'action'
+      UNION ALL
+      SELECT 'kv_reuse_ratio' AS quantity, run_id, group_id, toFloat64(reused_tokens / (prefilled_tokens + reused_tokens)) AS value
+      FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND prefilled_tokens + reused_tokens > 0
+      UNION ALL
+      SELECT 'queue_wait_ms' AS quantity, run_id, group_id, toFloat64(queue_us / 1000) AS value
+      FROM episode_events WHERE kind = 'ended'
+      UNION ALL
+      SELECT 'environment_reset_ms' AS quantity, run_id, group_id, toFloat64(reset_us / 1000) AS value
+      FROM episode_events WHERE kind = 'ended'
+      UNION ALL
+      SELECT 'environment_step_ms' AS quantity, run_id, group_id, toFloat64(step_us / 1000) AS value
+      FROM episode_events WHERE kind = 'ended'
+      UNION ALL
+      SELECT 'tool_call_ms' AS quantity, run_id, group_id, toFloat64(duration_us / 1000) AS value
+      FROM tool_events WHERE kind = 'result' AND NOT replayed
+      UNION ALL
+      SELECT 'verifier_ms' AS quantity, run_id, group_id, toFloat64(duration_us / 1000) AS value
+      FROM verdicts WHERE 1
+      UNION ALL
+      SELECT 'verify_queue_ms' AS quantity, run_id, group_id, toFloat64(queued_us / 1000) AS value
+      FROM verdicts WHERE 1
+    ) AS s
+LEFT JOIN (
+  SELECT run_id, group_id, any(environment) AS task_environment
+  FROM tasks GROUP BY run_id, group_id
+) AS k
+ON s.run_id = k.run_id AND s.group_id = k.group_id
+  )
   GROUP BY quantity, run_id, environment
 );
 

@@ -34,11 +34,12 @@ CREATE OR REPLACE VIEW token_funnel AS
 SELECT run_id, entry.1 AS place, entry.2 AS stage, '' AS reason, entry.3 AS tokens
 FROM (
   SELECT run_id, arrayJoin([
-    (1, 'sampled', sum(`count`)),
-    (2, 'prefilled', sumIf(prefilled_tokens, finish_reason NOT IN ('none', ''))),
-    (3, 'reused', sumIf(reused_tokens, finish_reason NOT IN ('none', '')))
+    (1, 'sampled', sumIf(`count`, kind = 'action')),
+    (2, 'prefilled',
+      sumIf(prefilled_tokens, kind = 'action' AND finish_reason NOT IN ('none', ''))),
+    (3, 'reused', sumIf(reused_tokens, kind = 'action' AND finish_reason NOT IN ('none', '')))
   ]) AS entry
-  FROM token_commits WHERE kind = 'action' GROUP BY run_id
+  FROM token_commits GROUP BY run_id HAVING countIf(kind = 'action') > 0
 )
 UNION ALL
 SELECT run_id, 4, 'assembled', '', sum(action_tokens) FROM trajectories GROUP BY run_id
@@ -57,59 +58,85 @@ GROUP BY run_id, kv.1
 UNION ALL
 SELECT run_id, 8, 'trained', '', sum(kept_tokens) FROM trained_members GROUP BY run_id;
 
-CREATE OR REPLACE VIEW episode_accounts AS
+-- What became of each issued episode: the facts of all tables come together in one pass. 1 issued,
+-- 2 held out, 4 trained, 8 held out and assembled, 16 admitted in a run that is closed, 32 skipped,
+-- 64 dropped, 128 abandoned. Of several reasons that counts which stands first in `rank`: those of
+-- a skip before those of a drop before those of giving up, each by its offset.
+CREATE OR REPLACE VIEW episode_fates AS
 SELECT
-  i.run_id AS run_id, i.episode_id AS episode_id, i.group_id AS group_id, i.purpose AS purpose,
+  run_id, episode_id, group_of AS group_id, purpose_of AS purpose,
   multiIf(
-    t.n > 0, 'trained',
-    s.n > 0 OR d.n > 0, 'dropped',
-    a.n > 0, 'abandoned',
-    i.purpose != 'train' AND j.n > 0, 'evaluated',
+    bitTest(facts, 2), 'trained',
+    bitTest(facts, 5) OR bitTest(facts, 6), 'dropped',
+    bitTest(facts, 7), 'abandoned',
+    bitTest(facts, 1) AND bitTest(facts, 3), 'evaluated',
     -- What was admitted and not trained when the learner closed the run is dropped by its end.
-    z.n > 0 AND d.decided > 0, 'dropped',
+    bitTest(facts, 4), 'dropped',
     'pending'
   ) AS outcome,
   multiIf(
-    outcome = 'dropped', multiIf(s.n > 0, s.reason, d.n > 0, d.reason, 'run_ended'),
-    outcome = 'abandoned', a.reason,
+    outcome = 'dropped' AND NOT (bitTest(facts, 5) OR bitTest(facts, 6)), 'run_ended',
+    outcome IN ('dropped', 'abandoned'), first_reason,
     ''
-  ) AS reason,
-  t.kept AS kept_tokens, t.low AS masked_low, t.high AS masked_high, t.other AS masked_other,
-  j.tokens AS action_tokens
+  ) AS reason
 FROM (
-  SELECT run_id, episode_id, any(group_id) AS group_id, any(e.purpose) AS purpose
-  FROM episode_events AS e WHERE kind = 'issued' GROUP BY run_id, episode_id
-) AS i
+  SELECT run_id, episode_id, groupBitOr(fact) AS facts, argMin(why, rank) AS first_reason,
+    anyIf(group_id, bitTest(fact, 0)) AS group_of, anyIf(purpose, bitTest(fact, 0)) AS purpose_of
+  FROM (
+    SELECT run_id, episode_id, toUInt8(if(purpose = 'train', 1, 3)) AS fact, group_id, purpose,
+      '' AS why, bitShiftLeft(toUInt64(4), 60) AS rank
+    FROM episode_events WHERE kind = 'issued'
+    UNION ALL
+    SELECT run_id, episode_id, 4, '', '', '', bitShiftLeft(toUInt64(4), 60) FROM trained_members
+    UNION ALL
+    SELECT run_id, episode_id, 8, '', '', '', bitShiftLeft(toUInt64(4), 60)
+    FROM trajectories WHERE purpose != 'train'
+    UNION ALL
+    SELECT run_id, episode_id, 16, '', '', '', bitShiftLeft(toUInt64(4), 60)
+    FROM gate_members
+    WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
+    UNION ALL
+    SELECT run_id, episode_id, 32, '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset
+    FROM skipped_members
+    UNION ALL
+    SELECT run_id, episode_id, 64, '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset
+    FROM gate_members WHERE outcome = 'drop'
+    UNION ALL
+    SELECT run_id, episode_id, 128, '', '', abandon_reason,
+      bitShiftLeft(toUInt64(3), 60) + src_offset
+    FROM episode_events WHERE kind = 'abandoned'
+  )
+  GROUP BY run_id, episode_id
+  HAVING bitTest(facts, 0)
+);
+
+CREATE OR REPLACE VIEW episode_accounts AS
+SELECT
+  e.run_id AS run_id, e.episode_id AS episode_id, e.group_id AS group_id, e.purpose AS purpose,
+  e.outcome AS outcome, e.reason AS reason, k.kept AS kept_tokens, k.low AS masked_low,
+  k.high AS masked_high, k.other AS masked_other, k.tokens AS action_tokens
+FROM episode_fates AS e
 LEFT JOIN (
-  SELECT run_id, episode_id, count() AS n, argMax(kept_tokens, (epoch, number)) AS kept,
-    argMax(masked_low, (epoch, number)) AS low, argMax(masked_high, (epoch, number)) AS high,
-    argMax(arraySum(mapValues(masked_other)), (epoch, number)) AS other
-  FROM trained_members GROUP BY run_id, episode_id
-) AS t ON i.run_id = t.run_id AND i.episode_id = t.episode_id
-LEFT JOIN (
-  SELECT run_id, episode_id, count() AS n, argMin(skipped.reason, src_offset) AS reason
-  FROM skipped_members AS skipped GROUP BY run_id, episode_id
-) AS s ON i.run_id = s.run_id AND i.episode_id = s.episode_id
-LEFT JOIN (
-  SELECT run_id, episode_id, countIf(outcome = 'drop') AS n, count() AS decided,
-    argMin(g.reason, src_offset) AS reason
-  FROM gate_members AS g GROUP BY run_id, episode_id
-) AS d ON i.run_id = d.run_id AND i.episode_id = d.episode_id
-LEFT JOIN (
-  SELECT run_id, episode_id, count() AS n, argMin(abandon_reason, src_offset) AS reason
-  FROM episode_events WHERE kind = 'abandoned' GROUP BY run_id, episode_id
-) AS a ON i.run_id = a.run_id AND i.episode_id = a.episode_id
-LEFT JOIN (
-  SELECT run_id, episode_id, count() AS n, argMin(action_tokens, src_offset) AS tokens
-  FROM trajectories GROUP BY run_id, episode_id
-) AS j ON i.run_id = j.run_id AND i.episode_id = j.episode_id
-LEFT JOIN (
-  SELECT run_id, count() AS n FROM learner_events WHERE kind = 'closed' GROUP BY run_id
-) AS z ON i.run_id = z.run_id;
+  SELECT
+    run_id, episode_id,
+    argMaxIf(kept_tokens, (epoch, number), is_trained) AS kept,
+    argMaxIf(masked_low, (epoch, number), is_trained) AS low,
+    argMaxIf(masked_high, (epoch, number), is_trained) AS high,
+    argMaxIf(masked_sum, (epoch, number), is_trained) AS other,
+    argMinIf(action_tokens, src_offset, NOT is_trained) AS tokens
+  FROM (
+    SELECT run_id, episode_id, true AS is_trained, epoch, number, kept_tokens, masked_low,
+      masked_high, arraySum(mapValues(masked_other)) AS masked_sum, 0 AS action_tokens, src_offset
+    FROM trained_members
+    UNION ALL
+    SELECT run_id, episode_id, false, 0, 0, 0, 0, 0, 0, action_tokens, src_offset FROM trajectories
+  )
+  GROUP BY run_id, episode_id
+) AS k ON e.run_id = k.run_id AND e.episode_id = k.episode_id;
 
 CREATE OR REPLACE VIEW trajectory_accounts AS
 SELECT run_id, outcome, reason, count() AS n
-FROM episode_accounts GROUP BY run_id, outcome, reason;
+FROM episode_fates GROUP BY run_id, outcome, reason;
 
 CREATE OR REPLACE VIEW token_accounts AS
 SELECT run_id, entry.1 AS outcome, entry.2 AS reason, sum(entry.3) AS tokens
@@ -136,8 +163,8 @@ FROM (
       ]
     )) AS entry
   FROM (
-    SELECT run_id, episode_id, sum(`count`) AS tokens
-    FROM token_commits WHERE kind = 'action' GROUP BY run_id, episode_id
+    SELECT run_id, episode_id, sumIf(`count`, kind = 'action') AS tokens
+    FROM token_commits GROUP BY run_id, episode_id HAVING countIf(kind = 'action') > 0
   ) AS c
   LEFT JOIN episode_accounts AS e ON c.run_id = e.run_id AND c.episode_id = e.episode_id
 )
@@ -171,37 +198,30 @@ SELECT
   run_id, episode_id, attempt,
   anyIf(worker_id, kind = 'leased') AS worker,
   minIf(toUnixTimestamp64Milli(ts), kind = 'leased') * 1000 AS began,
-  max(toUnixTimestamp64Milli(ts)) * 1000 AS ended
+  maxIf(toUnixTimestamp64Milli(ts), kind IN ('leased', 'progress', 'paused', 'ended')) * 1000
+    AS ended
 FROM episode_events
-WHERE kind IN ('leased', 'progress', 'paused', 'ended')
+WHERE attempt > 0
 GROUP BY run_id, episode_id, attempt
 HAVING countIf(kind = 'leased') > 0;
 
 -- How long each stage worked: the union of what a worker did, averaged over the workers of the
 -- stage that did anything. Formula F1: the slowest stage bounds the rate.
 CREATE OR REPLACE VIEW stage_busy AS
-SELECT run_id, stage, greatest(0, avg(us)) / 1000000 AS busy_s, count() AS workers
+SELECT run_id, stage, avg(us) / 1000000 AS busy_s, count() AS workers
 FROM (
-  SELECT run_id, stage, worker, sum(greatest(0, ended - greatest(began, before))) AS us
-  FROM (
-    SELECT run_id, stage, worker, began, ended,
-      max(ended) OVER (
-        PARTITION BY run_id, stage, worker ORDER BY began, ended
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-      ) AS before
-    FROM (
-      SELECT run_id, 'rollout' AS stage, worker, began, ended FROM episode_runs
-      UNION ALL
-      SELECT run_id, 'verify', writer_id, toUnixTimestamp64Micro(at) - duration_us,
-        toUnixTimestamp64Micro(at)
-      FROM verdicts
-      UNION ALL
-      SELECT run_id, 'sync', worker_id, toUnixTimestamp64Micro(at) - fetch_us - pause_us,
-        toUnixTimestamp64Micro(at)
-      FROM refreshes WHERE fetch_us + pause_us > 0
+  SELECT run_id, 'rollout' AS stage, worker, intervalLengthSum(began, ended) AS us
+  FROM episode_runs GROUP BY run_id, worker
+  UNION ALL
+  SELECT run_id, 'verify', writer_id,
+    intervalLengthSum(toUnixTimestamp64Micro(at) - duration_us, toUnixTimestamp64Micro(at))
+  FROM verdicts GROUP BY run_id, writer_id
+  UNION ALL
+  SELECT run_id, 'sync', worker_id,
+    intervalLengthSum(
+      toUnixTimestamp64Micro(at) - fetch_us - pause_us, toUnixTimestamp64Micro(at)
     )
-  )
-  GROUP BY run_id, stage, worker
+  FROM refreshes WHERE fetch_us + pause_us > 0 GROUP BY run_id, worker_id
 )
 GROUP BY run_id, stage
 UNION ALL
@@ -232,11 +252,10 @@ LEFT JOIN (
   SELECT run_id, argMax(stage, busy) AS stage, max(busy) AS busy_s
   FROM (
     -- A worker that is being refreshed holds its episodes up: that time is the refresh's.
-    SELECT k.run_id AS run_id, k.stage AS stage,
-      if(k.stage = 'rollout', k.busy_s - y.busy_s, k.busy_s) AS busy
-    FROM stage_busy AS k
-    LEFT JOIN (SELECT run_id, stage_busy.busy_s AS busy_s FROM stage_busy WHERE stage = 'sync') AS y
-    ON k.run_id = y.run_id
+    SELECT run_id, stage,
+      busy_s - if(stage = 'rollout', sumIf(busy_s, stage = 'sync') OVER (PARTITION BY run_id), 0)
+        AS busy
+    FROM stage_busy
   )
   GROUP BY run_id
 ) AS b ON w.run_id = b.run_id;
@@ -327,15 +346,15 @@ FROM (
     SELECT g.run_id AS run_id, t.epoch AS epoch, t.number AS number,
       sum(greatest(0, least(g.ended, t.wait_ended) - greatest(g.began, t.wait_began))) AS us
     FROM (
-      SELECT run_id, before AS began, next AS ended
+      -- After as many had begun as have ended none runs, until the next begins.
+      SELECT run_id, gap.1 AS began, gap.2 AS ended
       FROM (
-        SELECT run_id, began AS next,
-          max(ended) OVER (
-            PARTITION BY run_id ORDER BY began, ended ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-          ) AS before
-        FROM episode_runs
+        SELECT run_id, arrayJoin(arrayFilter(one -> one.2 > one.1, arrayZip(
+          arrayPopBack(arraySort(groupArray(episode_runs.ended))),
+          arrayPopFront(arraySort(groupArray(episode_runs.began)))
+        ))) AS gap
+        FROM episode_runs GROUP BY run_id
       )
-      WHERE before > 0 AND next > before
     ) AS g
     ASOF JOIN step_times AS t ON g.run_id = t.run_id AND g.began <= t.at_us
     GROUP BY run_id, epoch, number

@@ -197,13 +197,17 @@ GROUP BY run_id, origin_topic, consumer, error_class;
 
 -- Signs that clocks or numbers cannot be believed, by writer.
 CREATE OR REPLACE VIEW doubtful_rows AS
-SELECT run_id, 'clock_ahead_of_broker' AS doubt, writer_id AS worker, count() AS n
-FROM token_commits WHERE toUnixTimestamp64Micro(at) / 1000 > toUnixTimestamp64Milli(ts) + 1000
-GROUP BY run_id, worker
-UNION ALL
-SELECT run_id, 'clock_behind_broker', writer_id, count()
-FROM token_commits WHERE toUnixTimestamp64Micro(at) / 1000 < toUnixTimestamp64Milli(ts) - 60000
-GROUP BY run_id, writer_id
+SELECT run_id, doubtful.1 AS doubt, writer_id AS worker, doubtful.2 AS n
+FROM (
+  SELECT run_id, writer_id, arrayJoin([
+    ('clock_ahead_of_broker',
+      countIf(toUnixTimestamp64Micro(at) / 1000 > toUnixTimestamp64Milli(ts) + 1000)),
+    ('clock_behind_broker',
+      countIf(toUnixTimestamp64Micro(at) / 1000 < toUnixTimestamp64Milli(ts) - 60000))
+  ]) AS doubtful
+  FROM token_commits GROUP BY run_id, writer_id
+)
+WHERE n > 0
 UNION ALL
 SELECT run_id, 'not_finite', writer_id, count() FROM metric_points WHERE NOT isFinite(value)
 GROUP BY run_id, writer_id;

@@ -8,17 +8,19 @@ SELECT
   a.run_id AS run_id, a.episode_id AS episode_id, a.outcome = 'trained' AS is_trained,
   j.tokens AS action_tokens, s.span AS span_updates,
   row_number() OVER (PARTITION BY a.run_id ORDER BY j.first_at, a.episode_id) - 1 AS place
-FROM episode_accounts AS a
+FROM episode_fates AS a
 JOIN (
   SELECT run_id, episode_id, min(ts) AS first_at, argMin(t.action_tokens, t.src_offset) AS tokens
   FROM trajectories AS t GROUP BY run_id, episode_id
 ) AS j ON a.run_id = j.run_id AND a.episode_id = j.episode_id
 LEFT JOIN (
   SELECT c.run_id AS run_id, c.episode_id AS episode_id, max(p.ordinal) - min(p.ordinal) AS span
-  FROM token_commits AS c
+  FROM (
+    SELECT run_id, episode_id, epoch, number FROM token_commits
+    GROUP BY run_id, episode_id, epoch, number HAVING countIf(kind = 'action') > 0
+  ) AS c
   JOIN (SELECT DISTINCT run_id, epoch, number, ordinal FROM policies) AS p
   ON c.run_id = p.run_id AND c.epoch = p.epoch AND c.number = p.number
-  WHERE c.kind = 'action'
   GROUP BY run_id, episode_id
 ) AS s ON a.run_id = s.run_id AND a.episode_id = s.episode_id
 WHERE a.purpose = 'train' AND a.outcome IN ('trained', 'dropped');

@@ -42,6 +42,10 @@ TABLES: tuple[tuple[str, str], ...] = (
         "percentile state of one quantity by minute, environment, worker and version: read it "
         "through `quantity_1m`",
     ),
+    (
+        "`quantity_hours`",
+        "the same by hour, whatever the version, made from the minutes: `quantity_1h`",
+    ),
     ("`dead_letters`, `control_events`", "what could not be decoded, what the run was told"),
     (
         "`sink_progress`, `sink_borders`, `rolled_minutes`, `schema_*`",
@@ -81,6 +85,10 @@ VIEWS: tuple[View, ...] = (
         "`sum(n)`, `sum(s)`, `min(mn)`, `max(mx)` go with it",
     ),
     View(
+        name="quantity_1h", columns="t run_id quantity environment worker q n bad s mn mx rolled",
+        meaning="the states by hour, which the percentiles of a whole run merge",
+    ),
+    View(
         name="metric_1m", columns="t run_id name q n bad s mn mx rolled",
         meaning="the same for the names of `metric_points`",
     ),
@@ -116,6 +124,10 @@ VIEWS: tuple[View, ...] = (
         name="token_accounts", columns="run_id outcome reason tokens",
         meaning="every sampled token once: trained, masked, dropped, abandoned, evaluated, pending "
         "or superseded; sums to sampled",
+    ),
+    View(
+        name="episode_fates", columns="run_id episode_id group_id purpose outcome reason",
+        meaning="what became of each issued episode, without its tokens",
     ),
     View(
         name="episode_accounts",

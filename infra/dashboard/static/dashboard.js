@@ -171,8 +171,12 @@ async function waits(asked) {
 async function quantities(asked) {
   const rows = await ask(`
     SELECT m.quantity AS quantity, any(c.unit) AS unit, quantilesTDigestMerge(0.5, 0.95, 0.99)(m.q) AS p, max(m.mx) AS most, sum(m.n) AS n
-    FROM quantity_1m AS m LEFT JOIN quantity_catalogue AS c ON m.quantity = c.quantity
-    WHERE m.run_id = {run:String} AND toUnixTimestamp(m.t) >= {since:Float64} - 60 GROUP BY quantity ORDER BY quantity`, asked);
+    FROM (
+      SELECT quantity, q, mx, n FROM quantity_1h WHERE run_id = {run:String} AND toUnixTimestamp(t) >= {since:Float64} - 60
+      UNION ALL SELECT quantity, q, mx, n FROM quantity_1m
+      WHERE run_id = {run:String} AND toUnixTimestamp(t) >= {since:Float64} - 60 AND toUnixTimestamp(toStartOfHour(t)) < {since:Float64} - 60
+    ) AS m LEFT JOIN quantity_catalogue AS c ON m.quantity = c.quantity
+    GROUP BY quantity ORDER BY quantity`, asked);
   table("quantities", ["quantity", "unit", "p50", "p95", "p99", "max", "n"], rows.map((row) => ({
     quantity: row.quantity, unit: row.unit, p50: number(row.p[0]), p95: number(row.p[1]), p99: number(row.p[2]), max: number(row.most), n: number(row.n),
   })));
