@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 from schemas.codec import Codec, frame_id
 from schemas.errors import PoisonRecordError
-from schemas.ports import Delivered, Floor, Message, Poisoned
+from schemas.ports import Delivered, Floor, Frames, Message, Poisoned
 from schemas.topics import BY_NAME
 
 Place: TypeAlias = tuple[str, int]
@@ -24,7 +24,7 @@ class EndReached:
     offset: int
 
 
-Read: TypeAlias = Message | EndReached
+Read: TypeAlias = Message | Frames | EndReached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from schemas.errors import (
     SluiceError,
     TransientError,
 )  # fmt: skip
-from schemas.ports import Assigned, Delivered, Floor, GroupEvent, Poisoned, Revoked
+from schemas.ports import Assigned, Delivered, Floor, Frames, GroupEvent, Poisoned, Revoked
 
 _log = logging.getLogger(__name__)
 _BATCH = 500
@@ -278,7 +278,9 @@ class KafkaGroupReader:
             kept = [
                 one
                 for one in read
-                if not isinstance(one, EndReached) and one.partition in self._held
+                if not isinstance(one, EndReached)
+                and not isinstance(one, Frames)
+                and one.partition in self._held
             ]
             if kept:
                 self._mailbox.withdraw()

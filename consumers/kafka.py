@@ -66,6 +66,21 @@ class KafkaConsumers:
             poll_s=JUMPING_POLL_S if jumps else POLL_S,
         )
 
+    def frames(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, framed: Collection[Topic[Any]]
+    ) -> KafkaLogReader:
+        """Return a reader that gives the records of the topics `framed` undecoded."""
+        self._require_own_process()
+        names = frozenset(topic.name for topic in framed)
+        return KafkaLogReader(
+            lambda: self._open_reader(FETCH_WAIT_MS, names),
+            {(topic.name, p): offset for topic, at in starts.items() for p, offset in at.items()},
+            ends=self._bus.ends,
+            settings=self._settings,
+            now_ms=self._now_ms,
+            has_frames=True,
+        )
+
     def group(
         self,
         topic: Topic[Any],
@@ -124,9 +139,9 @@ class KafkaConsumers:
         """Release the lookup client; readers are closed by whoever made them."""
         await asyncio.to_thread(self._lookup.close)
 
-    def _open_reader(self, wait_ms: int) -> KafkaClient:
+    def _open_reader(self, wait_ms: int, framed: frozenset[str] = frozenset()) -> KafkaClient:
         config = reader_config(self._settings, host=self._host, pid=self._pid, wait_ms=wait_ms)
-        return KafkaClient(config, self._codec, self._bus)
+        return KafkaClient(config, self._codec, self._bus, framed)
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._pid:

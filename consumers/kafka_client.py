@@ -6,10 +6,11 @@ created anew ends the client; nothing is committed but what `commit` is given.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -23,7 +24,7 @@ from consumers.settings import ConsumerSettings
 from consumers.trouble import Trouble
 from schemas.codec import Codec
 from schemas.errors import Boundary, InvariantError, SettingsError, SluiceError
-from schemas.ports import Floor
+from schemas.ports import Floor, Frames
 from schemas.topics import ALL
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,11 @@ class Bus:
 class KafkaClient:
     """One librdkafka consumer that returns records; see `consumers.client.Client`."""
 
-    def __init__(self, config: Config, codec: Codec, bus: Bus) -> None:
+    def __init__(
+        self, config: Config, codec: Codec, bus: Bus, framed: frozenset[str] = frozenset()
+    ) -> None:
+        """framed: logical names of the topics whose records are handed over undecoded."""
+        self._framed = framed
         self._codec = codec
         self._bus = bus
         self._failure: Exception | None = None
@@ -151,9 +156,28 @@ class KafkaClient:
             if self._failure is not None:
                 raise self._failure from error
             return (), 0
-        read, size = self._read([first, *more])
+        messages = [first, *more]
+        read, size = self._read_frames(messages) if self._framed else self._read(messages)
         if read:
             self._trouble.clear()
+        return read, size
+
+    def _read_frames(self, messages: Sequence[Any]) -> tuple[Sequence[Read], int]:
+        """Bundle what follows one another in a framed partition; read the rest one by one."""
+        read: list[Read] = []
+        size = 0
+        for (full, partition, is_record), some in itertools.groupby(messages, _place_of):
+            topic = self._bus.logical.get(full, "")
+            if is_record and topic in self._framed:
+                frames = _frames_of(topic, partition, some)
+                read.append(frames)
+                size += sum(map(len, frames.raws))
+                continue
+            more, its_size = self._read(list(some))
+            read += more
+            size += its_size
+            if self._failure is not None:
+                break
         return read, size
 
     def _read(self, messages: Sequence[Any]) -> tuple[Sequence[Read], int]:
@@ -286,3 +310,19 @@ class KafkaClient:
 
 def _ours(error: KafkaError, what: str) -> SluiceError:
     return error_of(error.name(), error.str(), place=what)
+
+
+def _place_of(message: Any) -> tuple[str, int, bool]:
+    return message.topic() or "", message.partition(), message.error() is None
+
+
+def _frames_of(topic: str, partition: int, messages: Iterable[Any]) -> Frames:
+    found = list(messages)
+    return Frames(
+        topic=topic,
+        partition=partition,
+        offsets=[one.offset() for one in found],
+        timestamps_ms=[one.timestamp()[1] for one in found],
+        keys=[one.key() for one in found],
+        raws=[one.value() or b"" for one in found],
+    )

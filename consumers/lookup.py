@@ -8,7 +8,7 @@ from collections.abc import Callable
 from consumers.client import Client, EndReached
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, InvariantError, SluiceError, TransientError
-from schemas.ports import Message, Position
+from schemas.ports import Frames, Message, Position
 
 _POLL_S = 0.05
 
@@ -34,7 +34,7 @@ class Lookup:
                 while (left_ms := deadline.left_ms(now_ms=self._now_ms())) > 0:
                     items, _ = client.take(1, min(_POLL_S, left_ms / 1000))
                     for item in items:
-                        if not isinstance(item, EndReached):
+                        if not isinstance(item, EndReached | Frames):
                             return self._checked(item, position)
                     client.check()
             except SluiceError:

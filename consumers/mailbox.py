@@ -23,6 +23,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class _Parcel(Generic[T]):
     items: Sequence[T]
+    records: int
     size: int
 
 
@@ -53,14 +54,18 @@ class Mailbox(Generic[T]):
         """Whether the thread should stop reading until something was taken."""
         return self._records >= self._records_max or self._bytes >= self._bytes_max
 
-    def put(self, items: Sequence[T], size: int) -> None:
-        """Append a parcel (thread side). Whoever puts looks at `is_full` before reading more."""
+    def put(self, items: Sequence[T], size: int, *, records: int | None = None) -> None:
+        """Append a parcel (thread side). Whoever puts looks at `is_full` before reading more.
+
+        records: how many the items hold; None is one each.
+        """
+        parcel = _Parcel(items, len(items) if records is None else records, size)
         with self._counts:
-            self._records += len(items)
+            self._records += parcel.records
             self._bytes += size
             if self.is_full:
                 self._space.clear()
-        self._parcels.append(_Parcel(items, size))
+        self._parcels.append(parcel)
         self._wake()
 
     def fail(self, failure: SluiceError) -> None:
@@ -88,7 +93,7 @@ class Mailbox(Generic[T]):
             return ()
         parcel = self._parcels.popleft()
         with self._counts:
-            self._records -= len(parcel.items)
+            self._records -= parcel.records
             self._bytes -= parcel.size
             if not self.is_full:
                 self._space.set()

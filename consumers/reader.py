@@ -25,10 +25,12 @@ from schemas.errors import (
     SluiceError,
     TransientError,
 )  # fmt: skip
-from schemas.ports import Message
+from schemas.ports import Frames, Message
 from schemas.topics import Topic
 
 _BATCH = 500
+# Undecoded records cost their thread so little that it may take more of them in one go.
+_FRAMES_BATCH = 2_000
 # How long the thread waits for a record, which ends the wait, before it looks at what it was told.
 POLL_S = 0.1
 JUMPING_POLL_S = 0.02
@@ -45,7 +47,7 @@ class _Began:
 
 
 class KafkaLogReader:
-    """See `schemas.ports.LogReader`."""
+    """See `schemas.ports.LogReader`; a FrameReader when the client gives Frames."""
 
     def __init__(
         self,
@@ -56,7 +58,10 @@ class KafkaLogReader:
         settings: ConsumerSettings,
         now_ms: Callable[[], int],
         poll_s: float = POLL_S,
+        has_frames: bool = False,
     ) -> None:
+        self._batch = _FRAMES_BATCH if has_frames else _BATCH
+        self._count: Callable[[Sequence[Any]], int] = _records if has_frames else len
         self._open_client = open_client
         self._poll_s = poll_s
         self._ends = ends
@@ -92,7 +97,7 @@ class KafkaLogReader:
     @property
     def waiting(self) -> int:
         """Records read ahead and not delivered; bounded by the settings."""
-        return self._mailbox.records + len(self._ready)
+        return self._mailbox.records + self._count(self._ready)
 
     def positions(self) -> Mapping[tuple[str, int], int]:
         """Return the next offset to deliver per (topic, partition)."""
@@ -109,7 +114,7 @@ class KafkaLogReader:
     ) -> Sequence[Message]:
         """Return everything up to the given ends; what arrives for other partitions is kept."""
         before = dict(self._positions)
-        found: list[Message] = []
+        found: list[Any] = []
         kept: deque[Read] = deque()
         others = [place for place in self._positions if place not in ends]
         paused = False
@@ -179,10 +184,11 @@ class KafkaLogReader:
 
         self._commands.append(begin)
 
-    def _deliver(self, records_max: int) -> list[Message]:
+    def _deliver(self, records_max: int) -> list[Any]:
         positions, ready = self._positions, self._ready
-        found: list[Message] = []
-        while len(found) < records_max:
+        found: list[Any] = []
+        count = 0
+        while count < records_max:
             if not ready and not self._refill():
                 break
             one = ready.popleft()
@@ -192,6 +198,7 @@ class KafkaLogReader:
             else:
                 positions[place] = one.offset + 1
                 found.append(one)
+                count += len(one) if isinstance(one, Frames) else 1
         return found
 
     def _refill(self) -> bool:
@@ -210,7 +217,7 @@ class KafkaLogReader:
                 return True
         return False
 
-    def _sort(self, open_ends: dict[Place, int], found: list[Message], kept: deque[Read]) -> None:
+    def _sort(self, open_ends: dict[Place, int], found: list[Any], kept: deque[Read]) -> None:
         """Move what is ready to `found` or `kept`; drop from `open_ends` what is reached."""
         while self._ready or self._refill():
             one = self._ready.popleft()
@@ -252,10 +259,10 @@ class KafkaLogReader:
                     if self._mailbox.is_full:
                         self._mailbox.wait_for_space(self._poll_s)
                         continue
-                    read, size = client.take(_BATCH, self._poll_s)
+                    read, size = client.take(self._batch, self._poll_s)
                     if read:
                         self._mailbox.withdraw()
-                        self._mailbox.put(read, size)
+                        self._mailbox.put(read, size, records=self._count(read))
                     else:
                         self._look_after(client)
             finally:
@@ -264,3 +271,7 @@ class KafkaLogReader:
             self._mailbox.fail(error)
         except Exception as error:  # noqa: BLE001  the thread's outermost loop: nobody else sees it
             self._mailbox.fail(InvariantError(f"the reader's thread died: {error!r}"))
+
+
+def _records(read: Sequence[Read]) -> int:
+    return sum(len(one) if isinstance(one, Frames) else 1 for one in read)

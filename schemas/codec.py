@@ -109,6 +109,10 @@ class Codec:
         """Whether records of this schema id can be read."""
         return schema_id in self._own or schema_id in self._writers
 
+    def frame(self, topic: Topic[Any]) -> bytes:
+        """Return the first bytes of every record that this codec writes to a topic."""
+        return self._encoders[topic.name][0]
+
     def encode(self, topic: Topic[R], record: R) -> bytes:
         """Return the framed bytes; raise FieldTypeError for a value that the schema does
         not allow.

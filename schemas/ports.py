@@ -60,6 +60,38 @@ class Poisoned:
 Message: TypeAlias = Delivered[Any] | Poisoned
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frames:
+    """Records of one partition as their bytes lie in the log, side by side in offset order: for
+    whoever decodes many at once. Whether they decode, nobody has looked.
+    """
+
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    raws: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    def __getitem__(self, some: slice) -> Frames:
+        return Frames(
+            topic=self.topic,
+            partition=self.partition,
+            offsets=self.offsets[some],
+            timestamps_ms=self.timestamps_ms[some],
+            keys=self.keys[some],
+            raws=self.raws[some],
+        )
+
+    @property
+    def offset(self) -> int:
+        """Offset of the last of them."""
+        return self.offsets[-1]
+
+
 class Acked(NamedTuple):
     """The record is in the log. `offset` may be None (a retry answered as duplicate); then it is
     found by reading back. A tuple, since one is made per record and a dataclass costs thrice.
@@ -147,12 +179,12 @@ Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 """Logical topic name to partition to the next offset to read."""
 
 
-class LogReader(Protocol):
-    """Reads given partitions from given offsets; no consumer group."""
+class FrameReader(Protocol):
+    """Reads given partitions from given offsets; some topics' records come undecoded."""
 
-    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message]:
-        """Return what is there, at most `records_max`, waiting at most `timeout_s` for the first
-        record.
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message | Frames]:
+        """Return what is there, waiting at most `timeout_s` for the first record: at most
+        `records_max`, but that the last Frames are not split.
 
         In offset order within a partition. Raises BusUnreachableError when no broker answers for
         longer than the settings allow, InvariantError when the offset asked for is below the log
@@ -172,17 +204,6 @@ class LogReader(Protocol):
         """
         ...
 
-    async def read_to(
-        self, ends: Mapping[tuple[str, int], int], *, deadline: Deadline
-    ) -> Sequence[Message]:
-        """Return everything from the current positions up to the given ends (exclusive), for the
-        given partitions.
-
-        Other assigned partitions are not lost: what arrives for them is kept for the next poll.
-        Raises TransientError when the deadline passes.
-        """
-        ...
-
     def add(self, topic: Topic[Any], starts: Mapping[int, int]) -> None:
         """Also read these partitions from these offsets."""
         ...
@@ -193,6 +214,25 @@ class LogReader(Protocol):
 
     async def close(self) -> None:
         """Release the client."""
+        ...
+
+
+class LogReader(FrameReader, Protocol):
+    """Reads given partitions from given offsets; no consumer group."""
+
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message]:
+        """Return what is there, as a FrameReader does, every record decoded."""
+        ...
+
+    async def read_to(
+        self, ends: Mapping[tuple[str, int], int], *, deadline: Deadline
+    ) -> Sequence[Message]:
+        """Return everything from the current positions up to the given ends (exclusive), for the
+        given partitions.
+
+        Other assigned partitions are not lost: what arrives for them is kept for the next poll.
+        Raises TransientError when the deadline passes.
+        """
         ...
 
 
@@ -269,6 +309,14 @@ class Consumers(Protocol):
 
         One that `jumps`, adding and removing partitions all the time, sees each change take effect
         sooner and costs the broker more while it is idle.
+        """
+        ...
+
+    def frames(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, framed: Collection[Topic[Any]]
+    ) -> FrameReader:
+        """Return a reader that may give the records of the topics `framed` as Frames; its caller
+        then decodes them, and owes the dead letters.
         """
         ...
 

@@ -33,7 +33,35 @@ Places: TypeAlias = Mapping[Topic[Any], Collection[int] | None]
 """Topics with the partitions that are meant; None is all of them."""
 
 
-class RunLog:
+class Sieve:
+    """Lets through the records of one run; what could not be decoded is buried."""
+
+    def __init__(self, context: Context, role: Role) -> None:
+        self._context = context
+        self._role = role
+        self.poisoned = 0
+        """Records that could not be decoded. Unit: records."""
+
+    async def sift(self, messages: Iterable[Message]) -> list[Message]:
+        """Leave other runs' records out and bury what could not be decoded; it stays in the
+        result.
+        """
+        kept: list[Message] = []
+        for message in messages:
+            if isinstance(message, Poisoned):
+                await self.bury(message)
+                kept.append(message)
+            elif message.record.run_id == self._context.run_id:
+                kept.append(message)
+        return kept
+
+    async def bury(self, poisoned: Poisoned) -> None:
+        """Write a dead letter and count it."""
+        self.poisoned += 1
+        await bury(self._context, poisoned, role=self._role)
+
+
+class RunLog(Sieve):
     """A LogReader on the records of one run."""
 
     def __init__(
@@ -45,12 +73,9 @@ class RunLog:
         deadline_ms: int,
     ) -> None:
         """Read from `starts`; `deadline_ms` bounds each wait for the bus. Unit: ms."""
+        super().__init__(context, role)
         self.reader: LogReader = context.consumers.reader(starts)
-        self._context = context
-        self._role = role
         self._deadline_ms = deadline_ms
-        self.poisoned = 0
-        """Records that could not be decoded. Unit: records."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> list[Message]:
         """Return what is there, waiting at most `timeout_s` for the first record."""
@@ -76,24 +101,6 @@ class RunLog:
             return []
         deadline = self.deadline(f"records of {', '.join(sorted({name for name, _ in wanted}))}")
         return await self.sift(await self.reader.read_to(wanted, deadline=deadline))
-
-    async def sift(self, messages: Iterable[Message]) -> list[Message]:
-        """Leave other runs' records out and bury what could not be decoded; it stays in the
-        result.
-        """
-        kept: list[Message] = []
-        for message in messages:
-            if isinstance(message, Poisoned):
-                await self.bury(message)
-                kept.append(message)
-            elif message.record.run_id == self._context.run_id:
-                kept.append(message)
-        return kept
-
-    async def bury(self, poisoned: Poisoned) -> None:
-        """Write a dead letter and count it."""
-        self.poisoned += 1
-        await bury(self._context, poisoned, role=self._role)
 
     def deadline(self, waiting_for: str) -> Deadline:
         """Return the deadline of one wait for the bus that begins now."""

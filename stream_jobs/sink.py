@@ -24,27 +24,27 @@ from producers.presence import Presence
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import Role, WorkerStatus
-from schemas.ports import Context, Delivered
+from schemas.ports import Context
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Batches, Place
 from stream_jobs.core.sink_ranges import resume_at
 from stream_jobs.core.sink_rollups import Rollup, Stale
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.core.sink_tables import TOPICS
-from stream_jobs.reading import RunLog, all_starts
+from stream_jobs.reading import all_starts
 from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngine
 from stream_jobs.sink_http import Endpoint
+from stream_jobs.sink_intake import Intake
 from stream_jobs.sink_pages import Pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer, patiently
 
 _LOG = logging.getLogger("sluice.sink")
-_POLL_MAX = 5_000
+_POLL_MAX = 20_000
 _IDLE_POLL_S = 1.0
 # Records come one by one in a quiet run; a short wait takes many of them in one look.
 _GATHER_S = 0.1
-_BUS_MS = 60_000
 _REST_MAX_MS = 10_000
 _OBJECTS_BETWEEN_LOOKS = 100_000
 
@@ -118,7 +118,7 @@ class Sink:
         """Until then, batches that are due by their age alone wait. Unit: ms, monotonic."""
         self._rolled_ms = 0
         """Until then, minutes wait to be made. Unit: ms, monotonic."""
-        self._log: RunLog
+        self._log: Intake
         self._batches: Batches
         self._writer: Writer
 
@@ -151,11 +151,11 @@ class Sink:
             for topic, partitions in starts.items()
             for partition, start in partitions.items()
         }
-        self._log = RunLog(
+        self._log = Intake(
             context,
             Role.SINK,
+            self._codec,
             {t: {p: resumed[t.name, p][0] for p in partitions} for t, partitions in starts.items()},
-            deadline_ms=_BUS_MS,
         )
         self._batches = Batches(
             resumed,
@@ -175,13 +175,12 @@ class Sink:
 
     async def _look(self, timeout_s: float) -> int:
         """Take what is there; return how many records came."""
-        messages = await self._log.poll(records_max=_POLL_MAX, timeout_s=timeout_s)
+        held, looked_at = await self._log.poll(records_max=_POLL_MAX, timeout_s=timeout_s)
         now_ms = self._now_ms()
-        for message in messages:
-            if isinstance(message, Delivered):
-                self._batches.take(message, now_ms=now_ms)
+        for one in held:
+            self._batches.take(one, now_ms=now_ms)
         self._batches.reach(self._log.reader.positions())
-        return len(messages)
+        return looked_at
 
     async def _write(self, *, all_of_it: bool) -> None:
         await self._insert(self._batches.full())

@@ -19,8 +19,9 @@ import pyarrow as pa
 from schemas.errors import Boundary, InvariantError, RejectedError, TransientError
 from schemas.ids import RunId
 from schemas.ports import Delivered
+from stream_jobs.core.sink_avro import Texts, Words
 from stream_jobs.core.sink_batches import Place
-from stream_jobs.core.sink_columns import Kind, Table, Values
+from stream_jobs.core.sink_columns import Kind, Table
 from stream_jobs.core.sink_ranges import Range, Stored, Written, claim, progress
 from stream_jobs.core.sink_rollups import (
     Rollup,
@@ -30,6 +31,7 @@ from stream_jobs.core.sink_rollups import (
     noted,
     portions,
 )
+from stream_jobs.core.sink_slabs import Held, SlabValues
 from stream_jobs.core.sink_statements import (
     Definitions,
     changed,
@@ -127,7 +129,7 @@ class Store:
             )
         return tuple(one.name for one in (*todo, *again))
 
-    async def insert(self, table: Table, messages: Sequence[Delivered[Any]], token: str) -> int:
+    async def insert(self, table: Table, messages: Sequence[Held], token: str) -> int:
         """Insert the rows of records under a token and return how many they are; the same token
         with the same rows leaves no second copy.
 
@@ -135,7 +137,7 @@ class Store:
         """
         return await self._call(lambda: self._insert(table, messages, token))
 
-    def _insert(self, table: Table, messages: Sequence[Delivered[Any]], token: str) -> int:
+    def _insert(self, table: Table, messages: Sequence[Held], token: str) -> int:
         data = arrow_of(table, messages)
         if data.num_rows:
             settings = {**_INSERT, "insert_deduplication_token": _quoted(token)}
@@ -247,13 +249,33 @@ class Store:
             ) from error  # fmt: skip
 
 
-def arrow_of(table: Table, messages: Sequence[Delivered[Any]]) -> pa.Table:
-    """Return the rows that these records are in a table."""
-    values = table.rows(messages)
-    return pa.table({one.name: _arrow(values[one.name], one.kind) for one in table.columns})
+def arrow_of(table: Table, messages: Sequence[Held]) -> pa.Table:
+    """Return the rows that these records are in a table, in one piece: an insert is one block."""
+    pieces: list[Mapping[str, SlabValues]] = []
+    alone: list[Delivered[Any]] = []
+    for one in messages:
+        if isinstance(one, Delivered):
+            alone.append(one)
+            continue
+        if alone:
+            pieces.append(table.rows(alone))
+            alone = []
+        pieces.append(one.values)
+    if alone or not pieces:
+        pieces.append(table.rows(alone))
+    made = [
+        pa.table({one.name: _arrow(values[one.name], one.kind) for one in table.columns})
+        for values in pieces
+    ]
+    return made[0] if len(made) == 1 else pa.concat_tables(made).combine_chunks()
 
 
-def _arrow(values: Values, kind: Kind) -> pa.Array:
+def _arrow(values: SlabValues, kind: Kind) -> pa.Array:
+    if isinstance(values, Texts):
+        buffers = (pa.py_buffer(values.offsets), pa.py_buffer(values.data))
+        return pa.StringArray.from_buffers(len(values), *buffers)
+    if isinstance(values, Words):
+        return pa.array(values.words, pa.string()).take(pa.array(values.codes))
     if isinstance(values, np.ndarray):
         # int64 and times are the same bytes.
         return pa.array(values).view(_ARROW[kind])

@@ -13,17 +13,16 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from consumers.dead_letters import bury
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import Role
 from schemas.errors import TransientError
-from schemas.ports import Context, Delivered, Poisoned
+from schemas.ports import Context, Delivered, Message, Poisoned, Position
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Place
-from stream_jobs.core.sink_columns import instants
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
@@ -36,6 +35,7 @@ from stream_jobs.core.sink_ranges import (
     token,
 )
 from stream_jobs.core.sink_rollups import Rollup, Stale, minutes_of
+from stream_jobs.core.sink_slabs import Held, Slab, count, times_of
 from stream_jobs.core.sink_tables import TABLES
 from stream_jobs.sink_store import Store
 
@@ -45,7 +45,9 @@ _LOG = logging.getLogger("sluice.sink")
 _PAUSE_S = 0.2
 _PAUSE_MAX_S = 10.0
 
-Messages = tuple[Delivered[Any], ...]
+_FETCH_MS = 30_000
+
+Messages = tuple[Held, ...]
 
 
 async def patiently(
@@ -170,7 +172,7 @@ class Writer:
         await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
         for place, (part, messages) in full.items():
             if self._stale is not None and messages:
-                minutes = minutes_of(instants([one.timestamp_ms for one in messages]))
+                minutes = minutes_of(times_of(messages))
             for table in TABLES[place[0]]:
                 name = token(self._context.run_id, *place, part)
                 if self._stale is not None and messages:
@@ -204,18 +206,37 @@ class Writer:
         return await patiently(self._context, call, what, retry_ms=self._retry_ms)
 
     async def _bury(self, place: Place, part: Range, messages: Messages) -> None:
-        self.buried += len(messages)
-        for message in messages:
-            poisoned = Poisoned(
-                topic=message.topic,
-                partition=message.partition,
-                offset=message.offset,
-                timestamp_ms=message.timestamp_ms,
-                key=message.key,
-                raw=self._codec.encode(BY_NAME[message.topic], message.record),
-                schema_id=None,
-                error_class="RangeMismatch",
-                error=f"offsets {part.first}-{part.last} of {place} lie inside a range whose token "
-                "stands for other content",
-            )
-            await bury(self._context, poisoned, role=Role.SINK)
+        self.buried += count(messages)
+        for held in messages:
+            for offset in held.offsets if isinstance(held, Slab) else (held.offset,):
+                message = await self._read_again(held, int(offset))
+                raw = (
+                    message.raw
+                    if isinstance(message, Poisoned)
+                    else self._codec.encode(BY_NAME[message.topic], message.record)
+                )
+                poisoned = Poisoned(
+                    topic=message.topic,
+                    partition=message.partition,
+                    offset=message.offset,
+                    timestamp_ms=message.timestamp_ms,
+                    key=message.key,
+                    raw=raw,
+                    schema_id=None,
+                    error_class="RangeMismatch",
+                    error=f"offsets {part.first}-{part.last} of {place} lie inside a range whose "
+                    "token stands for other content",
+                )
+                await bury(self._context, poisoned, role=Role.SINK)
+
+    async def _read_again(self, held: Held, offset: int) -> Message:
+        """Return a record of a slab, which keeps no more of it than its row, from the log."""
+        if isinstance(held, Delivered):
+            return held
+        position = Position(held.topic, held.partition, offset)
+        deadline = Deadline.after(
+            _FETCH_MS,
+            now_ms=self._context.clock.monotonic_ms(),
+            waiting_for=f"the record at {position}",
+        )
+        return await self._context.consumers.fetch(position, deadline=deadline)

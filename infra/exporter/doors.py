@@ -22,6 +22,8 @@ from schemas.ports import (
     Consumers,
     Delivered,
     Floor,
+    FrameReader,
+    Frames,
     GroupEvent,
     GroupReader,
     LogReader,
@@ -112,11 +114,13 @@ class _Intake:
         self._instruments = instruments
         self.next: dict[tuple[str, int], int] = {}
 
-    def given(self, messages: Sequence[GroupEvent]) -> None:
+    def given(self, messages: Sequence[GroupEvent | Frames]) -> None:
         for message in messages:
             if isinstance(message, Delivered):
                 self._instruments.add(of.CONSUMED, 1.0, message.topic)
                 self._look_at_clock(message)
+            elif isinstance(message, Frames):
+                self._instruments.add(of.CONSUMED, float(len(message)), message.topic)
             elif isinstance(message, Poisoned):
                 self._instruments.add(of.POISONED, 1.0, message.topic)
             else:
@@ -131,10 +135,11 @@ class _Intake:
 
 
 class _MeteredLogReader:
-    def __init__(self, inner: LogReader, intake: _Intake) -> None:
+    def __init__(self, inner: Any, intake: _Intake) -> None:
         self._inner, self._intake = inner, intake
 
-    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message]:
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Message | Frames]:
+        found: Sequence[Message | Frames]
         found = await self._inner.poll(records_max=records_max, timeout_s=timeout_s)
         self._intake.given(found)
         return found
@@ -142,6 +147,7 @@ class _MeteredLogReader:
     async def read_to(
         self, ends: Mapping[tuple[str, int], int], *, deadline: Deadline
     ) -> Sequence[Message]:
+        found: Sequence[Message]
         found = await self._inner.read_to(ends, deadline=deadline)
         self._intake.given(found)
         return found
@@ -176,6 +182,16 @@ class MeteredConsumers:
         """Return a reader of given partitions from given offsets."""
         made: Any = _MeteredLogReader(self._inner.reader(starts, jumps=jumps), self._intake)
         reader: LogReader = made
+        return reader
+
+    def frames(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, framed: Collection[Topic[Any]]
+    ) -> FrameReader:
+        """Return a reader that may give the records of the topics `framed` undecoded; of these,
+        how far their writers' clocks are ahead is not told.
+        """
+        made: Any = _MeteredLogReader(self._inner.frames(starts, framed=framed), self._intake)
+        reader: FrameReader = made
         return reader
 
     def group(

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from schemas.ports import Delivered
 from stream_jobs.core.sink_ranges import Range
+from stream_jobs.core.sink_slabs import Held, Slab, count
 
 Place = tuple[str, int]
 """Logical topic name and partition."""
@@ -25,13 +24,20 @@ class Batch:
 
     place: Place
     range: Range
-    messages: tuple[Delivered[Any], ...]
+    messages: tuple[Held, ...]
 
-    def within(self, piece: Range) -> tuple[Delivered[Any], ...]:
+    def within(self, piece: Range) -> tuple[Held, ...]:
         """Return its records inside a part of its range."""
         if piece == self.range:
             return self.messages
-        return tuple(m for m in self.messages if piece.first <= m.offset <= piece.last)
+        found: list[Held] = []
+        for one in self.messages:
+            if isinstance(one, Slab):
+                if len(some := one.within(piece.first, piece.last)):
+                    found.append(some)
+            elif piece.first <= one.offset <= piece.last:
+                found.append(one)
+        return tuple(found)
 
 
 @dataclass(slots=True)
@@ -44,7 +50,7 @@ class _Pending:
     """When the oldest record came."""
     border: int | None = None
     """The next batch ends exactly here."""
-    messages: deque[Delivered[Any]] = field(default_factory=deque)
+    messages: deque[Held] = field(default_factory=deque)
 
 
 class Batches:
@@ -71,16 +77,19 @@ class Batches:
         self.held = 0
         """Records held. Unit: records."""
 
-    def take(self, message: Delivered[Any], *, now_ms: int) -> None:
-        """Hold a record of the run; what was taken already, after a rewind, is left out."""
+    def take(self, message: Held, *, now_ms: int) -> None:
+        """Hold records of the run; what was taken already, after a rewind, is left out."""
         pending = self._pending[message.topic, message.partition]
-        if message.offset < pending.end:
+        last = _last(message)
+        if last < pending.end:
             return
+        if isinstance(message, Slab):
+            message = message.within(pending.end, last)
         if not pending.messages:
             pending.since_ms = now_ms
         pending.messages.append(message)
-        pending.end = message.offset + 1
-        self.held += 1
+        pending.end = last + 1
+        self.held += count((message,))
 
     def reach(self, positions: Mapping[Place, int]) -> None:
         """Note the next offset to be delivered of each partition; below it nothing comes."""
@@ -95,7 +104,7 @@ class Batches:
 
     def rewind(self, place: Place, settled: Range) -> None:
         """Forget what is held of a partition; it is read again, and cut at the end of `settled`."""
-        self.held -= len(self._pending[place].messages)
+        self.held -= count(self._pending[place].messages)
         self._pending[place] = _Pending(first=settled.first, end=settled.first, border=settled.last)
 
     def due(self, *, now_ms: int, all_of_it: bool = False) -> list[Batch]:
@@ -140,13 +149,25 @@ class Batches:
         range begins at the same offset for everyone who knows where the one before it ended.
         """
         if pending.messages:
-            pending.first = max(pending.first, pending.messages[0].offset)
+            pending.first = max(pending.first, _first(pending.messages[0]))
 
     def _take_up_to(self, place: Place, pending: _Pending, last: int) -> Batch:
-        messages = []
-        while pending.messages and pending.messages[0].offset <= last:
-            messages.append(pending.messages.popleft())
+        messages: list[Held] = []
+        while pending.messages and _first(pending.messages[0]) <= last:
+            one = pending.messages.popleft()
+            if isinstance(one, Slab) and one.last > last:
+                pending.messages.appendleft(one.within(last + 1, one.last))
+                one = one.within(one.first, last)
+            messages.append(one)
         batch = Batch(place=place, range=Range(pending.first, last), messages=tuple(messages))
         pending.first = last + 1
-        self.held -= len(messages)
+        self.held -= count(messages)
         return batch
+
+
+def _first(one: Held) -> int:
+    return one.first if isinstance(one, Slab) else one.offset
+
+
+def _last(one: Held) -> int:
+    return one.last if isinstance(one, Slab) else one.offset

@@ -55,7 +55,13 @@ def timings(commits: Sequence[TokenCommit]) -> NDArray[np.int64]:
     """Return int64 [commits, 5] of the times of Action commits, zeros where one carries none or
     damaged ones.
     """
-    found = _packed([one.timing for one in commits], _TIMES, times=1)
+    return timings_of(_packed([one.timing for one in commits], _TIMES, times=1))
+
+
+def timings_of(found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64 [commits, 5] of times as they are packed, zeros for the row of -1 alone that
+    stands for none.
+    """
     return np.where(np.all(found == -1, axis=1, keepdims=True), 0, found)
 
 
@@ -63,7 +69,13 @@ def versions(commits: Sequence[TokenCommit]) -> NDArray[np.int64]:
     """Return int64 [commits, 2] of epoch and number of each commit's oldest version; -1 where it
     names none that can be read.
     """
-    found = _packed([one.spans for one in commits], _SPAN, times=0)[:, 2:]
+    return versions_of(_packed([one.spans for one in commits], _SPAN, times=0)[:, 2:])
+
+
+def versions_of(found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64 [commits, 2] of epochs and numbers as they are packed, -1 twice where one is
+    negative.
+    """
     return np.where(np.any(found < 0, axis=1, keepdims=True), -1, found)
 
 

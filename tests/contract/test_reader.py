@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from schemas.codec import Codec
 from schemas.errors import InvariantError, TransientError
-from schemas.ports import Delivered, LogReader, Message, Poisoned, Position
-from schemas.topics import TOKENS
+from schemas.ports import Delivered, Frames, LogReader, Message, Poisoned, Position
+from schemas.topics import DEAD_LETTERS, TOKENS
 from tests.contract.conftest import Harness
 from tests.support.records import commit, within
+
+CODEC = Codec.local()
 
 
 async def write(bus: Harness, count: int, *, partition: int, first: int = 0) -> None:
@@ -223,3 +226,39 @@ async def test_fetch_of_what_is_not_there_yet_gives_up_at_the_deadline(bus: Harn
         await consumers.fetch(
             Position(TOKENS.name, 2, ends[2]), deadline=within(300, "a late record")
         )
+
+
+async def test_a_reader_of_frames_gives_the_bytes_of_some_topics_and_decodes_the_rest(
+    bus: Harness,
+) -> None:
+    consumers = bus.consumers()
+    start = dict(await consumers.ends(TOKENS))
+    letters = dict(await consumers.ends(DEAD_LETTERS))
+    await write(bus, 300, partition=1)
+    bus.append_raw(TOKENS, 1, b"no frame at all")
+    await write(bus, 300, partition=1, first=300)
+    bus.append_raw(DEAD_LETTERS, 2, b"no frame either")
+    reader = consumers.frames({TOKENS: start, DEAD_LETTERS: letters}, framed=[TOKENS])
+    raws: dict[int, bytes] = {}
+    others: list[Message] = []
+    deadline = within(10_000)
+    while len(raws) + len(others) < 602 and not deadline.is_over(now_ms=within(0).at_ms):
+        for one in await reader.poll(records_max=100, timeout_s=1):
+            if not isinstance(one, Frames):
+                others.append(one)
+                continue
+            assert (one.topic, one.partition, one.offset) == (TOKENS.name, 1, one.offsets[-1])
+            assert len(one) == len(one.raws) == len(one.timestamps_ms) == len(one.keys)
+            assert list(one.offsets) == sorted(one.offsets)
+            assert min(one.offsets) > max(raws, default=-1)
+            raws.update(zip(one.offsets, one.raws, strict=True))
+    assert list(raws) == list(range(start[1], start[1] + 601))
+    expected = [b"no frame at all" if seq is None else seq for seq in [*range(300), None]]
+    found = [
+        raw if raw == b"no frame at all" else CODEC.decode(TOKENS, raw).seq
+        for raw in list(raws.values())
+    ]
+    assert found == [*expected, *range(300, 600)]
+    assert [type(one) for one in others] == [Poisoned]
+    assert reader.positions()[TOKENS.name, 1] == start[1] + 601
+    await reader.close()

@@ -248,6 +248,15 @@ class SimConsumers:
         """Return a reader of given partitions."""
         return SimReader(self._bus, starts, self._process)
 
+    def frames(
+        self,
+        starts: Mapping[Topic[Any], Mapping[int, int]],
+        *,
+        framed: Collection[Topic[Any]],  # noqa: ARG002  a reader may decode nevertheless
+    ) -> SimReader:
+        """Return a reader of given partitions."""
+        return SimReader(self._bus, starts, self._process)
+
     def group(
         self,
         topic: Topic[Any],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, FencedError, InvariantError, TransientError
-from schemas.ports import Assigned, Floor, GroupEvent, Message, Position, Revoked
+from schemas.ports import Assigned, Floor, Frames, GroupEvent, Message, Position, Revoked
 from schemas.topics import Topic
 from tests.support.memory_groups import Group
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class _Cursor:
     """Positions in several partitions, read in turns."""
 
-    def __init__(self, bus: MemoryBus) -> None:
+    def __init__(self, bus: MemoryBus, framed: frozenset[str] = frozenset()) -> None:
         self._bus = bus
+        self._framed = framed
         self.next: dict[tuple[str, int], int] = {}
         self._topic_ids: dict[str, int] = {}
 
@@ -32,22 +33,37 @@ class _Cursor:
         for partition in partitions:
             self.next.pop((topic, partition), None)
 
-    def take(self, records_max: int) -> list[Message]:
-        """Return what is there, at most `records_max`; a partition that was read goes to the end of
-        the queue.
+    def take(self, records_max: int) -> list[Any]:
+        """Return what is there, at most `records_max`, framed topics' as Frames; a partition that
+        was read goes to the end of the queue.
         """
-        taken: list[Message] = []
+        taken: list[Any] = []
         for place in list(self.next):
-            if len(taken) >= records_max:
+            if records_max <= 0:
                 break
             offset = self.next[place]
             self.check(place[0], place[1], offset)
-            upto = min(self._bus.end(*place), offset + records_max - len(taken))
+            upto = min(self._bus.end(*place), offset + records_max)
             if upto > offset:
-                taken += [self._bus.message(*place, o) for o in range(offset, upto)]
+                records_max -= upto - offset
+                if place[0] in self._framed:
+                    taken.append(self._frames(*place, offset, upto))
+                else:
+                    taken += [self._bus.message(*place, o) for o in range(offset, upto)]
                 del self.next[place]
                 self.next[place] = upto
         return taken
+
+    def _frames(self, topic: str, partition: int, first: int, upto: int) -> Frames:
+        stored = self._bus.log(topic, partition)[first:upto]
+        return Frames(
+            topic=topic,
+            partition=partition,
+            offsets=range(first, upto),
+            timestamps_ms=[one.timestamp_ms for one in stored],
+            keys=[one.key for one in stored],
+            raws=[one.raw for one in stored],
+        )
 
     def check(self, topic: str, partition: int, offset: int) -> None:
         if self._bus.topic_id(topic) != self._topic_ids[topic]:
@@ -66,9 +82,14 @@ class _Cursor:
 class MemoryLogReader:
     """Reads given partitions; see `schemas.ports.LogReader`."""
 
-    def __init__(self, bus: MemoryBus, starts: Mapping[Topic[Any], Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        bus: MemoryBus,
+        starts: Mapping[Topic[Any], Mapping[int, int]],
+        framed: frozenset[str] = frozenset(),
+    ) -> None:
         self._bus = bus
-        self._cursor = _Cursor(bus)
+        self._cursor = _Cursor(bus, framed)
         self._kept: list[Message] = []
         for topic, offsets in starts.items():
             self._cursor.add(topic.name, offsets)
@@ -257,6 +278,12 @@ class MemoryConsumers:
         """Return a reader of given partitions; here every change takes effect at once."""
         del jumps
         return MemoryLogReader(self._bus, starts)
+
+    def frames(
+        self, starts: Mapping[Topic[Any], Mapping[int, int]], *, framed: Collection[Topic[Any]]
+    ) -> MemoryLogReader:
+        """Return a reader that gives the records of the topics `framed` undecoded."""
+        return MemoryLogReader(self._bus, starts, frozenset(topic.name for topic in framed))
 
     def group(
         self,

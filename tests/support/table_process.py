@@ -21,6 +21,7 @@ from schemas.ids import RunId
 from schemas.ports import Delivered
 from schemas.topics import Topic
 from stream_jobs.core.sink_ranges import Range
+from stream_jobs.core.sink_slabs import Held
 from stream_jobs.core.sink_tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ class Tables:
         self._offsets[topic.name, partition] = first + len(messages)
         self._call(("add", topic.name, f"{topic.name}:{partition}:{first}", messages))
 
-    def insert(self, topic: Topic[Any], messages: Sequence[Delivered[Any]], token: str) -> int:
+    def insert(self, topic: Topic[Any], messages: Sequence[Held], token: str) -> int:
         """Insert under a token of the caller's; return how many rows were sent."""
         return int(self._call(("add", topic.name, token, list(messages))))
 
@@ -139,7 +140,7 @@ class _Served:
         self._rollups = definitions.rollups
         return list(await self._store.migrate(definitions))
 
-    async def add(self, name: str, token: str, messages: Sequence[Delivered[Any]]) -> int:
+    async def add(self, name: str, token: str, messages: Sequence[Held]) -> int:
         return sum([await self._store.insert(one, messages, token) for one in TABLES[name]])
 
     async def roll(self) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from schemas.ports import Delivered
 from schemas.topics import TOKENS
 from stream_jobs.core.sink_batches import Batches
 from stream_jobs.core.sink_ranges import Range
+from stream_jobs.core.sink_slabs import Held, Slab
 from tests.support.records import commit
 
 P = (TOKENS.name, 0)
@@ -23,6 +26,14 @@ MESSAGE: Delivered[Any] = Delivered(
 
 def at(offset: int) -> Delivered[Any]:
     return replace(MESSAGE, offset=offset)
+
+
+def offsets_of(messages: Sequence[Held]) -> list[int]:
+    return [
+        int(offset)
+        for one in messages
+        for offset in (one.offsets if isinstance(one, Slab) else [one.offset])
+    ]
 
 
 def batches(first: int = 0, border: int | None = None, offsets_max: int = 10) -> Batches:
@@ -60,7 +71,7 @@ def test_the_first_batch_ends_at_the_border_that_was_written_ahead_even_without_
     held.reach({P: 9})
     held.take(at(9), now_ms=0)
     first, second = held.due(now_ms=10_000)
-    assert (first.range, [m.offset for m in first.messages]) == (Range(0, 6), [0, 3, 5])
+    assert (first.range, offsets_of(first.messages)) == (Range(0, 6), [0, 3, 5])
     assert second.range == Range(9, 9)
 
 
@@ -98,8 +109,53 @@ def test_batches_cover_every_record_once_in_order(steps: list[int], looks: list[
         if look:
             found += held.full()
     found += held.due(now_ms=0, all_of_it=True)
-    assert [m.offset for batch in found for m in batch.messages] == offsets
+    assert [at for batch in found for at in offsets_of(batch.messages)] == offsets
     assert all(a.range.last < b.range.first for a, b in itertools.pairwise(found))
     assert all(
-        batch.range.first <= m.offset <= batch.range.last for batch in found for m in batch.messages
+        batch.range.first <= offset <= batch.range.last
+        for batch in found
+        for offset in offsets_of(batch.messages)
     )
+
+
+def slab(offsets: list[int]) -> Slab:
+    found = np.array(offsets, np.int64)
+    return Slab(
+        topic=TOKENS.name, partition=0, offsets=found, times_ms=found, values={"src_offset": found}
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 12),
+    st.none() | st.integers(0, 40),
+    st.integers(0, 30),
+)
+def test_records_in_slabs_are_cut_as_records_one_by_one(
+    steps: list[tuple[int, bool, bool]], offsets_max: int, border: int | None, again: int
+) -> None:
+    alone, many = (batches(border=border, offsets_max=offsets_max) for _ in range(2))
+    offsets = [index + gap for index, gap in enumerate(itertools.accumulate(s[0] for s in steps))]
+    pieces: list[list[int]] = []
+    for offset, (_, is_new, _) in zip(offsets, steps, strict=True):
+        if is_new or not pieces:
+            pieces.append([])
+        pieces[-1].append(offset)
+    # What is read anew after a rewind begins with what was taken already.
+    pieces.append([*offsets[again:], offsets[-1] + 1])
+    for piece, (_, _, in_slab) in zip(pieces, itertools.cycle(steps), strict=False):
+        for offset in piece:
+            alone.take(at(offset), now_ms=0)
+        for one in [slab(piece)] if in_slab else map(at, piece):
+            many.take(one, now_ms=0)
+        assert many.held == alone.held
+    assert many.oldest_ms() == alone.oldest_ms()
+    last = pieces[-1][-1] + 1
+    expected = [*alone.full(), *alone.due(now_ms=0, all_of_it=True)]
+    found = [*many.full(), *many.due(now_ms=0, all_of_it=True)]
+    assert [one.range for one in found] == [one.range for one in expected]
+    for cut, other in zip(found, expected, strict=True):
+        assert offsets_of(cut.messages) == offsets_of(other.messages)
+        for part in (Range(0, last), Range(cut.range.first, cut.range.first)):
+            assert offsets_of(cut.within(part)) == offsets_of(other.within(part))
+    assert many.held == alone.held

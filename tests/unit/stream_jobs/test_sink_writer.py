@@ -14,12 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codec import Codec
+from schemas.enums import Role
 from schemas.errors import InvariantError, TransientError
 from schemas.ports import Delivered
-from schemas.topics import TOKENS
+from schemas.topics import DEAD_LETTERS, TOKENS
 from stream_jobs import sink_writer
 from stream_jobs.core.sink_batches import Batch, Batches
 from stream_jobs.core.sink_ranges import Range, Stored, Written, resume_at
+from stream_jobs.core.sink_slabs import BULK_MIN, Slab
+from stream_jobs.sink_intake import Intake
 from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer
 from tests.support.clocks import HeldClock
@@ -191,6 +194,29 @@ async def test_a_sink_that_is_asked_to_stop_does_not_wait_for_a_database_that_is
         with pytest.raises(TransientError, match="refused"):
             await writing
     await store.close()
+
+
+async def test_part_of_an_open_range_is_buried_whichever_way_it_was_read() -> None:
+    bus = MemoryBus(partitions=1)
+    for seq in range(BULK_MIN):
+        bus.append(TOKENS, commit(seq), partition=0)
+    context = context_on(bus, "sink-0")
+    intake = Intake(context, Role.SINK, bus.codec, {TOKENS: {0: 0}})
+    (slab,), _ = await intake.poll(records_max=1_000, timeout_s=1)
+    assert isinstance(slab, Slab)
+    store = await Store.open(ScriptedEngine)
+    held = {P: Stored(Range(0, 9), Written.BEFORE)}
+    writer = Writer(context, store, bus.codec, held, retry_ms=5_000)
+    for first, messages in ((2, (slab.within(2, 3),)), (4, batch(4, 5).messages)):
+        piece = Batch(place=P, range=Range(first, first + 1), messages=messages)
+        assert await writer.write([piece]) == {}
+    await store.close()
+    assert writer.buried == 4
+    letters = bus.records(DEAD_LETTERS)
+    assert [(one.origin_offset, one.raw) for one in letters] == [
+        (offset, bus.codec.encode(TOKENS, commit(offset))) for offset in range(2, 6)
+    ]
+    assert {one.error_class for one in letters} == {"RangeMismatch"}
 
 
 class SharedEngine:
