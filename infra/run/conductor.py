@@ -35,6 +35,7 @@ from schemas.enums import ControlKind
 from schemas.errors import BusUnreachableError, SluiceError
 from schemas.ports import Delivered, LogReader, Message
 from schemas.topics import (
+    CONTROL,
     EPISODES,
     GATE_DECISIONS,
     LEARNER_STEPS,
@@ -47,7 +48,8 @@ from schemas.topics import (
 )
 
 _READ: tuple[Topic[Any], ...] = (
-    EPISODES, TOKENS, VERDICTS, TRAJECTORIES, GATE_DECISIONS, LEARNER_STEPS, POLICIES, REFRESHES,
+    CONTROL, EPISODES, TOKENS, VERDICTS, TRAJECTORIES, GATE_DECISIONS, LEARNER_STEPS, POLICIES,
+    REFRESHES,
 )  # fmt: skip
 _RECORDS_MAX = 2_000
 _POLL_S = 0.25

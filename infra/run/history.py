@@ -105,6 +105,8 @@ class History:
     run_id: str
     first_ms: int | None = None
     last_ms: int = 0
+    last_token_ms: int = 0
+    """When the newest record of the token log was stored. Unit: ms since 1970."""
     epoch: int = 0
     checkpointed_epoch: int = -1
     """Epoch of the newest checkpoint; -1 before the first."""
@@ -158,6 +160,7 @@ class History:
 
     def _token(self, record: TokenCommit, timestamp_ms: int) -> None:
         self.writers.add(record.writer_id)
+        self.last_token_ms = max(self.last_token_ms, timestamp_ms)
         if not record.kind.carries_tokens:
             return
         self.tokens += record.count

@@ -32,13 +32,15 @@ def summarise(
     """Return the summary of a run.
 
     `counts` are the audit's: issued, trained, dropped by reason, abandoned by reason, evaluated,
-    pending. Rates are per second of wall clock from the run's first record to its last step, idle
-    time and failures included.
+    pending. Rates are per second of one wall clock, that of the view `run_wall`: from the run's
+    Start to its last update or token, idle time and failures included.
     """
     steps = history.ordered_steps()
     first, last = quarters(steps) if steps else ((), ())
     begin_ms = history.first_ms or 0
-    wall_s = max(0.0, ((history.last_ms if not steps else steps[-1].at_ms) - begin_ms) / 1e3)
+    stepped_ms = max((row.at_ms for row in steps), default=0)
+    ended_ms = max(stepped_ms, history.last_token_ms) or history.last_ms
+    wall_s = max(0.0, (ended_ms - begin_ms) / 1e3)
     members = [member for row in steps for member in row.event.trained]
     effective = sum(m.kept_tokens for m in members if m.repeat >= 1)
     environments = sorted({m.environment for m in members})

@@ -9,12 +9,14 @@ import pytest
 
 from infra.run.history import History, interval, quantiles
 from infra.run.summary import quarters, summarise
-from schemas.enums import EpisodeEventKind, LearnerEventKind, StopCause
+from schemas.enums import ControlKind, EpisodeEventKind, LearnerEventKind, StopCause, TokenKind
 from schemas.ids import EpisodeId, GroupId, RunId, WorkerId
 from schemas.ports import Delivered
+from schemas.records.control_event import ControlEvent
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.learner_event import LearnerEvent
 from schemas.records.parts import TrainedMember
+from schemas.records.token_commit import TokenCommit
 
 RUN = RunId("run")
 ME = WorkerId("w")
@@ -130,6 +132,34 @@ def test_the_summary_compares_the_first_quarter_with_the_last() -> None:
     assert found["reward_last_quarter"]["mean"] == 1.0
     assert found["effective_tokens_per_s"] == pytest.approx(80 / 7.0, abs=0.01)
     assert found["lag_steps"]["n"] == 8
+
+
+def test_rates_are_of_the_wall_clock_from_the_start_to_the_last_update_or_token() -> None:
+    start = ControlEvent(run_id=RUN, kind=ControlKind.START, at_us=1, writer_id=ME)
+    token = TokenCommit(
+        run_id=RUN, episode_id=EpisodeId("e"), group_id=GroupId("g"), attempt=1, fence_number=1,
+        writer_id=ME, incarnation="i", producer_number=1, kind=TokenKind.FENCE, count=0, crc32c=0,
+        at_us=1,
+    )  # fmt: skip
+    history = History(run_id=RUN)
+    history.take(delivered(start, at_ms=1_000))
+    history.take(learner(LearnerEventKind.EPOCH_STARTED, epoch=1))
+    history.take(step(1, {"g": 1.0}, at_ms=5_000))
+    counts = dict.fromkeys(("issued", "trained", "evaluated", "pending"), 1)
+    settings = {"run": {"name": "n", "seed": 1}}
+
+    def wall_s() -> float:
+        made = summarise(
+            history, counts=counts | {"dropped": {}, "abandoned": {}}, violations=0,
+            settings=settings, restarts=0,
+        )  # fmt: skip
+        found: float = made["wall_s"]
+        return found
+
+    assert wall_s() == 4.0
+    history.take(delivered(token, at_ms=9_000))
+    history.take(learner(LearnerEventKind.CLOSED, epoch=1))
+    assert wall_s() == 8.0
 
 
 def test_a_quarter_of_few_steps_is_one_step() -> None:
