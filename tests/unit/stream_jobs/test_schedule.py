@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -318,6 +319,43 @@ def test_the_bound_holds_at_every_issue_also_after_a_restart(seed: int) -> None:
             assert world.ledger.held <= world.bound
         assert len(world.leased()) <= world.rules.max_concurrent
         assert not any(group.missing for group in world.ledger.groups.values())
+
+
+def test_a_straggler_holds_the_cursor_and_no_crash_skips_it_or_what_lies_above_it() -> None:
+    # 675 of 736 prompts were skipped where the cursor was the highest that was issued (C02).
+    world, tasks, straggler = ready(), 200, EpisodeId("run-1.7.0")
+    world.rules, world.size = replace(RULES, retries_max={"worker_lost": 5}), 1
+    world.offer(tasks)
+    trained: Counter[EpisodeId] = Counter()
+
+    def train_what_ends() -> None:
+        while running := [e for e in world.leased() if e != straggler or e in done]:
+            for episode in running:
+                world.end(episode)
+                world.gate(int(episode.split(".")[1]), {0: ADMIT})
+            world.step(running)
+            trained.update(running)
+            world.learner(LearnerEventKind.CHECKPOINTED)
+            world.settle()
+
+    done: set[EpisodeId] = set()
+    world.settle()
+    train_what_ends()
+    assert len(trained) == tasks - 1
+    assert world.ledger.closed.lowest_open == 7
+    world.ledger = world.rebuilt()
+    world.take_over(author(world.author.epoch + 1))
+    world.worker(incarnation="b")
+    world.ledger.expire({0}, sampled_at_ms=world.now_ms)
+    world.settle()
+    assert world.ledger.closed.lowest_open == 7
+    assert world.leased() == [straggler]
+    assert world.ledger.groups[7].members[0].life.attempt == 2
+    done.add(straggler)
+    train_what_ends()
+    assert set(trained) == {EpisodeId(f"run-1.{ordinal}.0") for ordinal in range(tasks)}
+    assert set(trained.values()) == {1}
+    assert world.ledger.closed.lowest_open == tasks
 
 
 def test_what_a_superseded_scheduler_writes_is_void() -> None:
