@@ -39,6 +39,8 @@ class Broker:
 
     bootstrap: str
     prefix: str
+    registry: str = ""
+    """URL of the schema registry beside it."""
 
     def beside(self, name: str) -> Broker:
         """Return the same broker with empty topics of another prefix."""
@@ -101,10 +103,11 @@ def own_broker() -> Iterator[Broker]:
             registry_management_port=management,
         )
         try:
-            bootstrap = up(settings, find_places(os.environ)).status.bootstrap
+            status = up(settings, find_places(os.environ)).status
+            bootstrap = status.bootstrap
             prefix = f"bench-{uuid.uuid4().hex[:8]}"
             create_topics(bootstrap, prefix=prefix, partitions=PARTITIONS_DEFAULT)
-            yield Broker(bootstrap=bootstrap, prefix=prefix)
+            yield Broker(bootstrap=bootstrap, prefix=prefix, registry=status.registry_url)
         finally:
             down(settings)
             signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from environments.package import payload_of
 from environments.ports import Judgement, Submission
 from schemas.enums import StopCause, VerdictCode
@@ -13,7 +15,10 @@ class CounterRubric:
 
     def judge(self, task: Task, submission: Submission) -> Judgement:
         """Judge the artifact."""
-        calls = int(payload_of(task.payload, "calls")["calls"])
+        payload = payload_of(task.payload, "calls")
+        calls = int(payload["calls"])
+        # A judge that takes its time, for what is measured of slow ones.
+        time.sleep(float(payload.get("judge_delay_s", 0.0)))
         values = list(submission.artifact.get("values", ()))
         if submission.stop_cause is StopCause.BUDGET_TRUNCATION or len(values) < calls:
             score, code = 0.0, VerdictCode.WRONG_ANSWER

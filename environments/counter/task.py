@@ -15,12 +15,12 @@ from environments.package import Folder, settings_of
 from environments.ports import Defaults, Environment, Gold, Json, Submission, canonical
 from schemas.records.task import Task
 
-_KNOWN = {"calls": 3, "delay_s": 0.0, "asks_by_key": True, "path": ""}
+_KNOWN = {"calls": 3, "delay_s": 0.0, "asks_by_key": True, "path": "", "judge_delay_s": 0.0}
 
 
 class CounterPackage(Folder):
     """Config: `calls` per episode, `delay_s` inside the tool, `asks_by_key`, `path` of the
-    store.
+    store, `judge_delay_s` that judging takes.
     """
 
     def payload(self, config: Json | None, seed: int, index: int) -> str:

@@ -37,16 +37,19 @@ BENCHES = {
     ),
     "gateway": Bench("benchmarks.gateway", "what the gateway adds to a turn", 1),
     "decode": Bench("benchmarks.decode_ratio", "vLLM with the token log beside vLLM alone", 4),
+    "metrics": Bench("benchmarks.metrics_cost", "vLLM with metrics on beside metrics off", 5),
     "episodes": Bench("benchmarks.episodes", "a thousand episodes at once for two minutes", 6),
     "audit": Bench("benchmarks.audit", "the audit of a run of a million commits", 3),
     "lengths": Bench("benchmarks.lengths", "lengths of turns that were cut off and went on", 1),
     "sink": Bench("benchmarks.sink", "commits from topic to table", 2),
+    "bottlenecks": Bench("benchmarks.bottlenecks", "the rate predicted of a slow stage", 6),
     "queries": Bench("benchmarks.queries", "what the dashboards ask of a run of 10 M rows", 2),
 }
 _AT_MOST = frozenset(
     {
         "audit_gib",
         "audit_s",
+        "bottleneck_rate_error",
         "commit_p99_ratio",
         "control_plane_gib",
         "episodes_lost",
@@ -57,6 +60,7 @@ _AT_MOST = frozenset(
         "query_p50_ms",
         "query_p95_cpu_ms",
         "query_p95_ms",
+        "waits_sum_error",
     }
 )
 """Figures whose goal is an upper bound; of all others it is a lower one."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
 
-from benchmarks import assembler, codec, gateway
+from benchmarks import assembler, bottlenecks, codec, gateway
 from benchmarks.broker import RUN
 from benchmarks.figures import interval, median, quantile, ratio_row
 from benchmarks.trajectories import Path, make_load
 from infra.cli.bench import BENCHES, shown
+from infra.settings import assemble
 from schemas.codec import Codec
 from schemas.enums import TokenKind
 from schemas.ports import Delivered
@@ -41,6 +44,34 @@ def test_a_figure_is_held_against_its_goal_from_the_right_side() -> None:
     assert reached("codec_records_per_s", 79_999, 80_000) == "no"
     assert reached("commit_p99_ratio", 1.3, 1.3) == "yes"
     assert reached("episodes_lost", 1, 0) == "no"
+
+
+def test_a_prediction_is_held_against_what_was_measured_and_the_stage_against_the_slow_one() -> (
+    None
+):
+    right = bottlenecks.Found(
+        stage="verify", busy_s={"rollout": 30.0, "verify": 57.0, "learn": 9.0, "sync": 1.0},
+        wall_s=60.0, trajectories=72, whole="verify", attributed=1.001,
+    )  # fmt: skip
+    # The refresh held the episodes up for most of the time in which they ran.
+    held = replace(right, stage="sync", whole="rollout", attributed=0.97,
+                   busy_s={"rollout": 59.0, "verify": 5.0, "learn": 9.0, "sync": 50.0})  # fmt: skip
+    assert (right.named, held.named) == ("verify", "sync")
+    found = {row["name"]: row["value"] for row in bottlenecks.table([right, held])}
+    assert found["bottlenecks_named"] == 1, "the whole run's view named another stage for one"
+    assert found["bottleneck_rate_error"] == pytest.approx(60 / 50 - 1)
+    assert found["waits_sum_error"] == pytest.approx(0.03)
+
+
+def test_each_stage_is_made_slow_by_settings_that_a_run_accepts(tmp_path: FilePath) -> None:
+    for stage in bottlenecks.STAGES:
+        tree = tomllib.loads(bottlenecks.settings_of(stage, tmp_path))
+        places = {
+            "learner.versions_dir": "v", "learner.checkpoints_dir": "c", "sink.tables_dir": "t",
+            "sink.address_file": "s",
+        }  # fmt: skip
+        tree["model"]["path"] = str(tmp_path)
+        assert assemble(tree, places=places).run.name == f"bottleneck-{stage}"
 
 
 def test_every_measurement_is_a_module_that_runs() -> None:
