@@ -133,13 +133,13 @@ class Read:
     findings: Findings
     resuming: Resuming
 
-    def recovery(self, hits: Sequence[Hit], hindered: Sequence[Standstill] = ()) -> dict[str, Any]:
+    def recovery(self, hits: Sequence[Hit], disturbed: Sequence[Standstill] = ()) -> dict[str, Any]:
         """Return what the deaths of workers cost: JSON values, described in `docs/chaos.md`.
 
-        hindered: who was disturbed otherwise, and for how long at least.
+        disturbed: who was kept from working otherwise, and for how long at least.
         """
         findings, inference = self.findings, _of(hits, "inference")
-        all_tokens, in_hand = findings.others(inference, self._standstills(inference, hindered))
+        all_tokens, in_hand = findings.others(inference, self._standstills(inference, disturbed))
         return {
             "committed_tokens_decoded_twice": findings.decoded_twice,
             "superseded_action_tokens": findings.superseded_tokens,
@@ -158,7 +158,7 @@ class Read:
         }
 
     def _standstills(
-        self, deaths: Sequence[Hit], hindered: Sequence[Standstill]
+        self, deaths: Sequence[Hit], disturbed: Sequence[Standstill]
     ) -> list[Standstill]:
         """Return when inference workers could not work: from a death until the next process is
         ready, from anything else until tokens come again.
@@ -171,7 +171,7 @@ class Read:
             )
             for hit in deaths
         ]
-        for one in hindered:
+        for one in disturbed:
             back = self.findings.next_written_ms(one.worker_id, one.to_ms)
             found.append(replace(one, to_ms=one.to_ms if back is None else back))
         return found
@@ -202,7 +202,7 @@ async def _report(asked: Campaign, driver: Driver, outcome: Outcome) -> dict[str
         "kills_asked": asked.kills,
         "missed": driver.missed,
         "violations": summary["audit_violations"],
-        **read.recovery(hits, [_hindered(one, start.run_id) for one in done if not _ends(one)]),
+        **read.recovery(hits, [hindered(one, start.run_id) for one in done if not _ends(one)]),
         **tallied(done),
         "closed": outcome.closed,
         "reason": outcome.reason,
@@ -241,7 +241,8 @@ def _ends(one: Done) -> bool:
     return one.deed.act in _ENDS_A_PROCESS
 
 
-def _hindered(one: Done, run_id: str) -> Standstill:
+def hindered(one: Done, run_id: str) -> Standstill:
+    """Return whom a deed that ends no process kept from working, and how long at least."""
     is_broker = one.deed.act in (Act.BROKER_KILL, Act.BROKER_STOP)
     return Standstill(
         worker_id="" if is_broker else _worker(one, run_id),

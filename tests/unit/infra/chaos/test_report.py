@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
+
 from infra.chaos.driver import Done
 from infra.chaos.findings import Findings, Hit
 from infra.chaos.plan import EDGES, Act, Deed
 from infra.chaos.resuming import Resuming
-from infra.chaos.session import Read, tallied
+from infra.chaos.session import Read, hindered, tallied
 from infra.chaos.totals import totals
+from infra.run.worker import worker_id
 from schemas.crash_points import CrashPoint
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "chaos.md").read_text()
@@ -36,6 +39,31 @@ def test_an_edge_counts_where_something_died_and_a_stop_there_is_told_apart() ->
         "inference": 2, "environment": 1, "task-source": 1, "broker": 1,
     }  # fmt: skip
     assert set(counted["edges_not_hit"]) == set(CrashPoint) - {CrashPoint.AFTER_APPEND}
+
+
+def test_who_was_hindered_and_for_how_long_follows_from_the_deeds() -> None:
+    stop = Done(
+        deed=Deed(after_s=0.0, act=Act.STOP, target="inference-1", lasts_s=2.5), at_ms=100, pid=1
+    )
+    one = hindered(stop, "run-a")
+    assert (one.worker_id, one.from_ms, one.to_ms) == (
+        worker_id("inference", 1, "run-a"),
+        100,
+        2600,
+    )
+    cut = hindered(done(Act.CUT, "inference-0"), "run-a")
+    assert (cut.from_ms, cut.to_ms) == (0, 0)
+    assert hindered(done(Act.BROKER_STOP, "broker"), "run-a").worker_id == "", "everybody"
+
+
+def test_the_report_is_json_with_and_without_deaths() -> None:
+    read = Read(findings=Findings("0"), resuming=Resuming("0"))
+    deaths = [Hit(worker_id="inference-0@0", at_ms=0)]
+    for hits in ([], deaths):
+        told = orjson.loads(orjson.dumps(read.recovery(hits)))
+        assert told["others_turn_speed_ratio"] == {
+            "mean": None, "low": None, "high": None, "n": 0, "window_ms": 2_000, "moments": [],
+        }  # fmt: skip
 
 
 def test_every_crash_point_is_an_edge_of_one_role() -> None:
