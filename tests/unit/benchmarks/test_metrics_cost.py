@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks import gateway, metrics_cost
 from benchmarks.broker import RUN
+from benchmarks.decode_ratio import SEQUENCES, TOKENS_MIN
 from schemas.enums import TokenKind
 from schemas.topics import METRICS, TOKENS
 from tests.support.clocks import RealClock
@@ -19,12 +20,12 @@ async def test_both_arms_commit_the_same_and_only_one_is_counted(tmp_path: Path)
     off, on, tokens = await metrics_cost.measure(
         context, gateway.settings_of(None), tmp_path, pairs=2
     )
-    block = metrics_cost.SEQUENCES * tokens
+    block = SEQUENCES * tokens
     assert (off.tokens, on.tokens) == (2 * block, 2 * block)
     assert len(off.rates) == len(on.rates) == 2
     actions = sum(one.count for one in bus.records(TOKENS) if one.kind is TokenKind.ACTION)
-    warm = 2 * metrics_cost.SEQUENCES * metrics_cost.TOKENS_MIN
+    warm = 2 * SEQUENCES * TOKENS_MIN
     assert actions == 4 * block + warm
     # The warm-up has one block with metrics as well.
     ends = [one for one in bus.records(METRICS) if one.name == "exposure_wait_us"]
-    assert len(ends) == 3 * metrics_cost.SEQUENCES
+    assert len(ends) == 3 * SEQUENCES
