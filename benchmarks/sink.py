@@ -1,10 +1,10 @@
 """How fast commits become rows: from topic to table in one process, and the insert stage alone.
 
 One arm fills a topic of a broker of its own and lets a sink, with its embedded ClickHouse, take all
-of it; the other inserts the same decoded records again and again, in turn with clickhouse-connect's
-`insert_arrow` of the ready table. The sink runs in a process of its own, since the embedded engine
-must not be open where processes are started. Prints a list of {name, value, unit, goal,
-conditions}: `python -m benchmarks.sink`.
+of it; the other inserts the same columns, as the sink reads them, again and again, in turn with
+clickhouse-connect's `insert_arrow` of the ready table. The sink runs in a process of its own, since
+the embedded engine must not be open where processes are started. Prints a list of {name, value,
+unit, goal, conditions}: `python -m benchmarks.sink`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.broker import Broker, own_broker
 from benchmarks.codec import TOKENS_PER_COMMIT, commits
 from producers.core.routing import partition_for
 from schemas.codec import Codec
-from schemas.ports import Delivered
+from schemas.ports import Frames
 from schemas.topics import PARTITIONS_DEFAULT, TOKENS
 
 ROWS_GOAL = 100_000
@@ -64,7 +64,7 @@ def run(*, records: int = 300_000, pairs: int = 15) -> list[dict[str, Any]]:
             "value": told["ratio"],
             "unit": "ratio",
             "goal": RATIO_GOAL,
-            "conditions": f"{where}, {pairs} pairs of {_BATCH} decoded commits, medians "
+            "conditions": f"{where}, {pairs} pairs of {_BATCH} commits as columns, medians "
             f"{told['stage']:.0f}/s against {told['raw']:.0f}/s of insert_arrow alone",
         },
     ]
@@ -98,7 +98,7 @@ async def _measure(broker: Broker, records: int, pairs: int, folder: Path) -> di
     from stream_jobs.sink_settings import SinkSettings
     from stream_jobs.sink_store import Store
 
-    settings = SinkSettings(tables_dir=str(folder / "tables"), batch_offsets=_BATCH)
+    settings = SinkSettings(tables_dir=str(folder / "tables"))
     store = await Store.open(lambda: make_engine(settings))
     definitions = parse_migrations(table_definitions())
     await store.migrate(definitions)
@@ -129,6 +129,7 @@ def _stages(folder: Path, pairs: int) -> tuple[list[float], list[float]]:
     """Return the rates of the insert stage and of raw `insert_arrow`, paired and in turn."""
     import clickhouse_connect
 
+    from stream_jobs.core.sink_slabs import Slab, in_bulk
     from stream_jobs.core.sink_tables import TABLES
     from stream_jobs.sink_engines import EmbeddedEngine, Limits
     from stream_jobs.sink_store import arrow_of
@@ -136,21 +137,23 @@ def _stages(folder: Path, pairs: int) -> tuple[list[float], list[float]]:
     engine = EmbeddedEngine(folder, Limits(seconds_max=60, rows_max=1, memory_bytes_max=10**9))
     client = clickhouse_connect.get_client(interface="chdb", path=str(folder))
     (table,) = TABLES[TOKENS.name]
-    messages = [
-        Delivered(
-            topic=TOKENS.name, partition=0, offset=offset, timestamp_ms=one.at_us // 1000, key=b"k",
-            record=one,
-        )
-        for offset, one in enumerate(commits(500, _BATCH // 500))
-    ]  # fmt: skip
-    ready = arrow_of(table, messages)
+    codec, given = Codec.local(), commits(500, _BATCH // 500)
+    frames = Frames(
+        topic=TOKENS.name, partition=0, offsets=range(_BATCH),
+        timestamps_ms=[one.at_us // 1000 for one in given], keys=[None] * _BATCH,
+        raws=[codec.encode(TOKENS, one) for one in given],
+    )  # fmt: skip
+    read = in_bulk(frames, given[0].run_id, codec.frame(TOKENS))
+    slabs = [one for one in read if isinstance(one, Slab)]
+    assert len(slabs) == 1
+    ready = arrow_of(table, slabs)
     stage: list[float] = []
     raw: list[float] = []
     for pair in range(2 * pairs):
         begin = time.perf_counter()
         if pair % 4 in (0, 3):
             settings = {"async_insert": "0", "insert_deduplication_token": f"bench {pair}"}
-            engine.insert(table.name, arrow_of(table, messages), settings)
+            engine.insert(table.name, arrow_of(table, slabs), settings)
             stage.append(_BATCH / (time.perf_counter() - begin))
         else:
             client.insert_arrow(table.name, ready, settings={"async_insert": 0})

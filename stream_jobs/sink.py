@@ -43,6 +43,11 @@ from stream_jobs.sink_writer import Writer, patiently
 _LOG = logging.getLogger("sluice.sink")
 _POLL_MAX = 20_000
 _IDLE_POLL_S = 1.0
+# Whoever gets so many in one look is behind: more is there at once, and will fill its batches.
+_BEHIND = 5_000
+_BEHIND_MAX_MS = 10_000
+# Of what is read in bulk the rows alone are held.
+_ROWS_A_RECORD = 4
 # Records come one by one in a quiet run; a short wait takes many of them in one look.
 _GATHER_S = 0.1
 _REST_MAX_MS = 10_000
@@ -129,10 +134,10 @@ class Sink:
         try:
             await presence.announce(WorkerStatus.READY)
             while not self._context.stop.is_set():
-                taken = await self._look(_IDLE_POLL_S)
-                await self._write(all_of_it=False)
+                is_behind = await self._look(_IDLE_POLL_S) >= _BEHIND
+                await self._write(is_behind=is_behind)
                 await self._roll(all_of_it=False)
-                if taken < _POLL_MAX:
+                if not is_behind:
                     await self._gather()
             await presence.announce(WorkerStatus.STOPPED)
             await self._drain()
@@ -182,17 +187,26 @@ class Sink:
         self._batches.reach(self._log.reader.positions())
         return looked_at
 
-    async def _write(self, *, all_of_it: bool) -> None:
+    async def _write(self, *, all_of_it: bool = False, is_behind: bool = False) -> None:
         await self._insert(self._batches.full())
         began_ms = self._now_ms()
-        is_crowded = self._batches.held >= self._settings.buffered_records_max
-        if not (all_of_it or is_crowded) and began_ms < self._rested_ms:
+        all_of_it = all_of_it or self._is_crowded()
+        if not all_of_it and (began_ms < self._rested_ms or (is_behind and self._is_young())):
             return
-        small = self._batches.due(now_ms=began_ms, all_of_it=all_of_it or is_crowded)
+        small = self._batches.due(now_ms=began_ms, all_of_it=all_of_it)
         if not small:
             return
         await self._insert(small)
         self._rested_ms = self._rested(began_ms)
+
+    def _is_crowded(self) -> bool:
+        most = self._settings.buffered_records_max
+        return self._batches.held >= most or self._batches.rows >= _ROWS_A_RECORD * most
+
+    def _is_young(self) -> bool:
+        """Whether nothing that is held has waited for long; small inserts cost more than one."""
+        oldest_ms = self._batches.oldest_ms()
+        return oldest_ms is None or self._now_ms() - oldest_ms < _BEHIND_MAX_MS
 
     async def _insert(self, batches: Sequence[Batch]) -> None:
         for place, settled in (await self._writer.write(batches)).items():
@@ -223,7 +237,8 @@ class Sink:
             if all(positions.get(place, end) >= end for place, end in ends.items()):
                 break
             await self._look(_GATHER_S)
-            if self._batches.held >= self._settings.buffered_records_max:
+            await self._insert(self._batches.full())
+            if self._is_crowded():
                 await self._write(all_of_it=True)
         else:
             _LOG.warning("gave up on %s; the next start takes them", deadline.waiting_for)

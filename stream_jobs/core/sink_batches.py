@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stream_jobs.core.sink_ranges import Range
-from stream_jobs.core.sink_slabs import Held, Slab, count
+from stream_jobs.core.sink_slabs import Held, Slab
 
 Place = tuple[str, int]
 """Logical topic name and partition."""
@@ -75,7 +75,9 @@ class Batches:
         self._offsets_max = offsets_max
         self._interval_ms = interval_ms
         self.held = 0
-        """Records held. Unit: records."""
+        """Records held whole. Unit: records."""
+        self.rows = 0
+        """Records of which only the row is held. Unit: rows."""
 
     def take(self, message: Held, *, now_ms: int) -> None:
         """Hold records of the run; what was taken already, after a rewind, is left out."""
@@ -89,7 +91,7 @@ class Batches:
             pending.since_ms = now_ms
         pending.messages.append(message)
         pending.end = last + 1
-        self.held += count((message,))
+        self._count(message, 1)
 
     def reach(self, positions: Mapping[Place, int]) -> None:
         """Note the next offset to be delivered of each partition; below it nothing comes."""
@@ -104,7 +106,8 @@ class Batches:
 
     def rewind(self, place: Place, settled: Range) -> None:
         """Forget what is held of a partition; it is read again, and cut at the end of `settled`."""
-        self.held -= count(self._pending[place].messages)
+        for one in self._pending[place].messages:
+            self._count(one, -1)
         self._pending[place] = _Pending(first=settled.first, end=settled.first, border=settled.last)
 
     def due(self, *, now_ms: int, all_of_it: bool = False) -> list[Batch]:
@@ -159,10 +162,16 @@ class Batches:
                 pending.messages.appendleft(one.within(last + 1, one.last))
                 one = one.within(one.first, last)
             messages.append(one)
+            self._count(one, -1)
         batch = Batch(place=place, range=Range(pending.first, last), messages=tuple(messages))
         pending.first = last + 1
-        self.held -= count(messages)
         return batch
+
+    def _count(self, one: Held, sign: int) -> None:
+        if isinstance(one, Slab):
+            self.rows += sign * len(one)
+        else:
+            self.held += sign
 
 
 def _first(one: Held) -> int:
