@@ -2,8 +2,8 @@
 same worker with nothing of it.
 
 Blocks of 32 sequences, paired and in turn, with the token log in both arms. On: the write door that
-counts (`MeteredProducer`), the worker's own samples as records on `metrics`, and its page scraped
-every second. Prints a list of {name, value, unit, goal, conditions}:
+counts (`MeteredProducer`), the worker's own samples as records on `metrics`, and its page scraped as
+often as infra/prometheus asks, by a client in the same process. Prints a list of {name, value, unit, goal, conditions}:
 `python -m benchmarks.metrics_cost`.
 """
 
@@ -46,7 +46,8 @@ R = TypeVar("R", bound=Record)
 GOAL = 0.99
 PAIRS = 24
 _BLOCK_S = 4.0
-_SCRAPE_S = 1.0
+_SCRAPE_S = 5.0
+"""As `scrape_interval` of infra/prometheus; each block has one at its beginning."""
 _SCRAPE_LIMIT_S = 10.0
 
 
