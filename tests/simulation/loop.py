@@ -57,7 +57,7 @@ CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
 class _Handle:
     """A callback that was asked for; what asyncio needs of its Handle and TimerHandle."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "number", "process", "time_s")
+    __slots__ = ("args", "callback", "context", "is_cancelled", "process", "time_s")
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
@@ -68,7 +68,6 @@ class _Handle:
         self.process = self.context.get(CURRENT)
         self.is_cancelled = False
         self.time_s = 0.0
-        self.number = 0
 
     def cancel(self) -> None:
         """Never call it."""
@@ -83,9 +82,6 @@ class _Handle:
         """When it is due. Unit: s."""
         return self.time_s
 
-    def __lt__(self, other: _Handle) -> bool:
-        return (self.time_s, self.number) < (other.time_s, other.number)
-
 
 class SimLoop(asyncio.AbstractEventLoop):
     """See the module. Single-threaded; executors run at once, in place."""
@@ -94,7 +90,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Start at time 0 with nothing to do."""
         self._now_s = 0.0
         self._ready: deque[_Handle] = deque()
-        self._timers: list[_Handle] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
+        """By time, then in the order asked for."""
         self._numbers = 0
         self._is_closed = False
         self.worked = 0
@@ -135,9 +132,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         """Run a callback at a time. Unit: s."""
         handle = _Handle(callback, args, context)
-        handle.time_s = max(when, self._now_s)
-        handle.number = self._numbers = self._numbers + 1
-        heapq.heappush(self._timers, handle)
+        handle.time_s = when if when > self._now_s else self._now_s
+        self._numbers += 1
+        heapq.heappush(self._timers, (handle.time_s, self._numbers, handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -188,12 +185,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             while not is_over():
                 self._run_ready()
-                if not self._timers or self._timers[0].time_s > until_s:
+                if not self._timers or self._timers[0][0] > until_s:
                     self._now_s = until_s
                     return is_over()
-                handle = heapq.heappop(self._timers)
+                time_s, _, handle = heapq.heappop(self._timers)
                 if not handle.is_cancelled:
-                    self._now_s = max(self._now_s, handle.time_s)
+                    self._now_s = max(self._now_s, time_s)
                     self._ready.append(handle)
             return True
         finally:
