@@ -2,9 +2,9 @@
 same worker with nothing of it.
 
 Blocks of 32 sequences, paired and in turn, with the token log in both arms. On: the write door that
-counts (`MeteredProducer`), the worker's own samples as records on `metrics`, and its page scraped as
-often as infra/prometheus asks, by a client in the same process. Prints a list of {name, value, unit, goal, conditions}:
-`python -m benchmarks.metrics_cost`.
+counts (`MeteredProducer`), the worker's own samples as records on `metrics`, and its page scraped
+as often as infra/prometheus asks, by a client in the same process. Prints a list of {name, value,
+unit, goal, conditions}: `python -m benchmarks.metrics_cost`.
 """
 
 from __future__ import annotations
