@@ -17,11 +17,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from inference.engine_keeper import EngineKeeper
 from inference.vllm_engine import VllmEngine
 from inference.vllm_reaper import OWNER, owned
+from schemas.deadline import Deadline
 from schemas.enums import FinishReason
 from schemas.errors import Boundary, TransientError
 from schemas.ids import Version
+from tests.support.clocks import RealClock
 from tests.support.engine_contract import EngineContract, Served
 from tests.support.vllm_models import PROMPT, Models, Said, engine_settings, make_models, say
 
@@ -217,10 +220,12 @@ async def test_a_version_with_other_tensors_is_refused_before_anything_stops(
     assert said.versions == [before] * 8
 
 
-async def test_a_killed_engine_is_found_dead_and_its_requests_fail_at_the_engine(
+async def test_a_killed_engine_is_found_dead_and_started_again_with_the_version_it_had_whole(
     stand: Stand,
 ) -> None:
-    # The last test of each engine: the one after it starts in this same process.
+    keeper = EngineKeeper(stand.engine, clock=RealClock(), inflight_max=4)
+    loaded = Version(2, 1)
+    await keeper.swap(stand.models.folders[1], loaded)
     started = asyncio.Event()
     running = asyncio.create_task(say(stand.engine, PROMPT, 600, started=started))
     await started.wait()
@@ -234,6 +239,17 @@ async def test_a_killed_engine_is_found_dead_and_its_requests_fail_at_the_engine
         await say(stand.engine, PROMPT, 1)
     with pytest.raises(TransientError, match="not running"):
         await stand.engine.swap(stand.models.folders[0], Version(9, 9), _nothing)
+    # The worker lives on, and what watches over its engine starts it anew in this same process.
+    now_ms = RealClock().monotonic_ms()
+    deadline = Deadline.after(180_000, now_ms=now_ms, waiting_for="the engine's restart")
+    watching = asyncio.create_task(keeper.watch())
+    await keeper.ready(deadline)
+    assert (keeper.restarts, stand.engine.version) == (1, loaded)
+    assert _engine_process().pid != victim.pid
+    said = await say(stand.engine, PROMPT, 32)
+    assert said.attested == said.versions == [loaded] * 32
+    stand.check(said, 1, PROMPT, 0, 32)
+    watching.cancel()
 
 
 def _engine_process() -> psutil.Process:
