@@ -112,8 +112,13 @@ def test_each_first_question_to_a_broker_ends_in_the_time_that_is_given(silent: 
 
 
 def test_a_broker_that_cannot_be_found_is_told_by_its_cause() -> None:
-    with pytest.raises(BusUnreachableError, match="resolve") as told:
-        count_brokers("no-such-host.invalid:9092", limit_s=0.2)
+    # How long the resolver takes to say no is not ours; it is waited for a little first.
+    for limit_s in (0.2, 2.0, 10.0):
+        with pytest.raises(BusUnreachableError) as told:
+            count_brokers("no-such-host.invalid:9092", limit_s=limit_s)
+        if "resolve" in told.value.message:
+            break
+    assert "resolve" in told.value.message
     assert "host name" in told.value.hint
 
 
