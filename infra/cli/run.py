@@ -164,15 +164,20 @@ class _NamesRoles(click.Command):
     show_default=True,
     help="Place among the workers of this role.",
 )
-@click.option("--supervised", is_flag=True, help="Also stop when the parent process is gone.")
+@click.option(
+    "--supervised",
+    is_flag=True,
+    help="Also stop when the parent process is gone; exit with 4 when the role ended unasked.",
+)
 def worker(role: str, name: str, directory: Path, index: int, supervised: bool) -> None:
     """Run one role of a run in this process, until the run ends or SIGTERM."""
     from infra.run import folder, worker
 
     worker.configure_log()
-    asyncio.run(
+    code = asyncio.run(
         worker.serve(role, index=index, folder=folder.find(name, directory), supervised=supervised)
     )
+    sys.exit(code)
 
 
 @click.command()

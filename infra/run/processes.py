@@ -3,8 +3,9 @@ bound.
 
 Invariants: a role is started again at most `restarts_max` times; the pause grows with each death in
 a row, and begins anew for one that had stayed up; one that was preempted (SIGTERM from outside)
-ends well and is started again, unless its role ends by itself; exit code 2 (wrong settings) ends
-the run at once, since a restart cannot cure it; only processes started here are ever signalled.
+ends well and is started again, whatever its role; one whose role says that the run is over for it
+is not; exit code 2 (wrong settings) ends the run at once, since a restart cannot cure it; only
+processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _PAUSE_MAX_S = 15.0
 _STEADY_S = 20.0
 """Who stayed up for so long has not failed to start: its next pause is the first again."""
 _ENDS_BY_ITSELF = frozenset({"learner", "scheduler", "task-source"})
-"""Roles whose good end means that the run is over for them."""
+"""Roles for which a run can be over while others still work."""
+EXIT_OVER = 4
+"""How a supervised worker ends whose role ended unasked; on SIGTERM it ends with 0."""
 _EXIT_WRONG_USE = 2
 _TAIL_LINES = 15
 _GONE_S = 30.0
@@ -132,7 +135,7 @@ class Processes:
                     f"{one.part.name} refused to start:\n{self.last_words(one.part.name)}",
                     hint="correct what its message names, then run again",
                 )
-            if not again or (code == 0 and one.part.role in _ENDS_BY_ITSELF):
+            if not again or (code == EXIT_OVER and one.part.role in _ENDS_BY_ITSELF):
                 one.finished = True
             else:
                 lines.append(self._start_later(one, code, now))

@@ -30,6 +30,7 @@ from infra.exporter.instruments import Instruments
 from infra.exporter.serve import exporting
 from infra.reach import patience_s
 from infra.run.folder import RunFolder, RunStart, read_start
+from infra.run.processes import EXIT_OVER
 from infra.run.roles import RoleSpec, spec_of
 from infra.settings import RunSettings, read_resolved
 from infra.topic_admin import count_brokers
@@ -58,8 +59,12 @@ def worker_id(role: str, index: int, run_id: str) -> WorkerId:
     return WorkerId(f"{role}-{index}@{run_id[-6:]}")
 
 
-async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -> None:
-    """Run one role of the run in `folder` until it is done or asked to stop."""
+async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -> int:
+    """Run one role of the run in `folder` until it is done or asked to stop; return the exit code.
+
+    It is 0, or `EXIT_OVER` for a supervised role that ended without being asked to: its supervisor
+    cannot tell otherwise whether the run is over for it or somebody took its machine away.
+    """
     spec = spec_of(role)
     arm_from(os.environ, f"{spec.name}-{index}")
     settings: RunSettings = read_resolved(folder.settings)
@@ -78,6 +83,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
         instruments.watch_disk({"run": folder.root, "versions": folder.versions})
         instruments.add(of.LAG_BOUND, settings.training.max_lag_steps)
         await _work(spec, index, folder, settings, start, stop, instruments, supervised)
+    return EXIT_OVER if supervised and not stop.is_set() else 0
 
 
 async def _work(

@@ -74,23 +74,24 @@ def test_wrong_settings_end_the_run_at_once(
 def test_a_role_for_which_the_run_is_over_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    found = parts_running("raise SystemExit(0)", tmp_path, monkeypatch, role=role)
+    found = parts_running("raise SystemExit(4)", tmp_path, monkeypatch, role=role)
     until(lambda: found.watch() == [] and found.pid(f"{role}-0") is None)
     assert found.watch() == []
     assert found.restarts == 0
 
 
+@pytest.mark.parametrize("role", ["gate", "learner", "scheduler", "task-source"])
 def test_a_preempted_worker_ends_well_and_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     found = parts_running(
         f"import time, pathlib; p = pathlib.Path({str(tmp_path / 'once')!r})\n"
         "if p.exists(): time.sleep(60)\n"
-        "p.touch()", tmp_path, monkeypatch,
+        "p.touch()", tmp_path, monkeypatch, role=role,
     )  # fmt: skip
     lines: list[str] = []
-    until(lambda: told(found, lines) and found.pid("gate-0"))
-    assert lines == ["gate-0 ended with code 0; again in 0.0 s"]
+    until(lambda: told(found, lines) and found.pid(f"{role}-0"))
+    assert lines == [f"{role}-0 ended with code 0; again in 0.0 s"]
     found.stop(budget_s=0.0)
 
 
