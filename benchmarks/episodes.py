@@ -17,11 +17,10 @@ import contextlib
 import json
 import os
 import platform
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +66,7 @@ _FINISH_S = 180.0
 _STOP_S = 30.0
 _SEND_MS = 15_000
 _RECORDS_MAX = 20_000
+_SOURCE = "task-source-0"
 _LEARNER = WorkerId("learner-0")
 _GIB = 1 << 30
 
@@ -202,27 +202,25 @@ class Load:
             while time.monotonic() < ends_s:
                 await self._look()
                 self.lowest = min(self.lowest, len(self.seen.running))
-            self._stop_source()
+            self._processes.retire(_SOURCE)
             # What is not sealed by then counts as lost; the row says how many.
-            with contextlib.suppress(TransientError):
-                await self._until(self._is_finished, _FINISH_S, "the last trajectories")
+            await self._until(self._is_finished, _FINISH_S, "the last trajectories", must=False)
             await self._send(CONTROL, self._control(ControlKind.STOP))
         finally:
             await asyncio.to_thread(self._processes.stop, budget_s=_STOP_S)
             await self._reader.close()
 
     def _is_finished(self) -> bool:
-        return self._processes.pid("task-source-0") is None and not self.seen.lost
+        return self._processes.pid(_SOURCE) is None and not self.seen.lost
 
-    def _stop_source(self) -> None:
-        pid = self._processes.pid("task-source-0")
-        if pid is not None:
-            os.kill(pid, signal.SIGTERM)
-
-    async def _until(self, holds: Any, budget_s: float, what: str) -> None:
+    async def _until(
+        self, holds: Callable[[], bool], budget_s: float, what: str, *, must: bool = True
+    ) -> None:
         ends_s = time.monotonic() + budget_s
         while not holds():
             if time.monotonic() > ends_s:
+                if not must:
+                    return
                 raise TransientError(f"gave up on {what}: {self._words()}", hint="see the logs")
             await self._look()
 

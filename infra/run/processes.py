@@ -3,9 +3,9 @@ bound.
 
 Invariants: a role is started again at most `restarts_max` times; the pause grows with each death in
 a row, and begins anew for one that had stayed up; one that was preempted (SIGTERM from outside)
-ends well and is started again, whatever its role; one whose role says that the run is over for it
-is not; exit code 2 (wrong settings) ends the run at once, since a restart cannot cure it; only
-processes started here are ever signalled.
+ends well and is started again, whatever its role; one whose role says that the run is over for it,
+or that was retired here, is not; exit code 2 (wrong settings) ends the run at once, since a restart
+cannot cure it; only processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class _Running:
     deaths_in_a_row: int = 0
     started_at: float = 0.0
     start_again_at: float = 0.0
+    retired: bool = False
     finished: bool = False
     codes: list[int] = field(default_factory=list)
 
@@ -105,6 +106,12 @@ class Processes:
         one = self._running[name]
         self._signal(one, number)
 
+    def retire(self, name: str) -> None:
+        """Ask a part to end (SIGTERM) and take its end for good, whatever its code."""
+        one = self._running[name]
+        one.retired = True
+        self._signal(one, signal.SIGTERM)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all parts."""
         return tuple(self._running)
@@ -135,7 +142,8 @@ class Processes:
                     f"{one.part.name} refused to start:\n{self.last_words(one.part.name)}",
                     hint="correct what its message names, then run again",
                 )
-            if not again or (code == EXIT_OVER and one.part.role in _ENDS_BY_ITSELF):
+            over = code == EXIT_OVER and one.part.role in _ENDS_BY_ITSELF
+            if not again or over or one.retired:
                 one.finished = True
             else:
                 lines.append(self._start_later(one, code, now))

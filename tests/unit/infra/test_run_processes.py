@@ -95,6 +95,16 @@ def test_a_preempted_worker_ends_well_and_is_started_again(
     found.stop(budget_s=0.0)
 
 
+def test_a_retired_part_ends_for_good_even_with_no_restart_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_running("import time; time.sleep(60)", tmp_path, monkeypatch, restarts_max=0)
+    found.retire("gate-0")
+    until(lambda: found.watch() == [] and found.pid("gate-0") is None)
+    assert found.watch() == []
+    assert found.restarts == 0
+
+
 def test_the_pause_grows_with_deaths_in_a_row_and_begins_anew_after_a_steady_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
