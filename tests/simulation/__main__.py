@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections import Counter
@@ -62,6 +63,10 @@ def _profile(name: str | None) -> Profile | None:
 def _run(given: argparse.Namespace) -> int:
     began, cpu = time.monotonic(), time.process_time()
     played: Counter[str] = Counter()
+    asked: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # What was played by then still counts: the history in hand is finished and noted.
+        signal.signal(number, lambda number, _: asked.append(number))
     for seed in range(given.first, given.first + given.count):
         case = case_of(seed, _profile(given.profile))
         done = play(case)
@@ -73,7 +78,7 @@ def _run(given: argparse.Namespace) -> int:
             _say(f"seed {seed} fails: {done.violations[0]}")
             _note(given, played, began, cpu, seed)
             return _tell(shrink(case))
-        if time.monotonic() - began > given.seconds:
+        if asked or time.monotonic() - began > given.seconds:
             break
     _note(given, played, began, cpu, None)
     return 0
