@@ -40,11 +40,12 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """p50, p95, p99 and n of one quantity; None where there are no rows."""
+    """p50, p95, p99, max and n of one quantity; None where there are no rows."""
 
     p50: float | None
     p95: float | None
     p99: float | None
+    max: float | None
     n: int
 
 
@@ -52,9 +53,9 @@ def quantiles(values: Iterable[float]) -> Quantiles:
     """Return exact quantiles (nearest rank) of the finite values."""
     rows = sorted(v for v in values if math.isfinite(v))
     if not rows:
-        return Quantiles(p50=None, p95=None, p99=None, n=0)
+        return Quantiles(p50=None, p95=None, p99=None, max=None, n=0)
     p50, p95, p99 = (rows[max(0, math.ceil(q * len(rows)) - 1)] for q in QUANTILES)
-    return Quantiles(p50=p50, p95=p95, p99=p99, n=len(rows))
+    return Quantiles(p50=p50, p95=p95, p99=p99, max=rows[-1], n=len(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

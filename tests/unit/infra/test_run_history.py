@@ -60,8 +60,8 @@ def learner(kind: LearnerEventKind, *, epoch: int, ordinal: int = 0) -> Delivere
 
 def test_quantiles_are_ranks_of_rows_and_leave_non_finite_values_out() -> None:
     found = quantiles([*range(1, 101), math.nan, math.inf])
-    assert (found.p50, found.p95, found.p99, found.n) == (50, 95, 99, 100)
-    assert quantiles([]).p50 is None
+    assert (found.p50, found.p95, found.p99, found.max, found.n) == (50, 95, 99, 100, 100)
+    assert quantiles([]).p50 is None is quantiles([]).max
 
 
 def test_the_interval_takes_groups_as_the_independent_units() -> None:

@@ -142,7 +142,7 @@ def test_the_report_shows_every_quantity_with_its_unit(whole: tuple[str, dict[st
     assert "audit clean" in text
     assert "24 of 40" in text
     assert "4 (age 1, lag 3) trajectories" in text
-    assert "learner: train 1.50 s 1.50 s 1.50 s 8" in text
+    assert "learner: train 1.50 s 1.50 s 1.50 s 1.50 s 8" in text
     assert "buffer age at consumption 2.50 s" in text
     assert f"{summary['effective_tokens_per_s']:.1f} tokens/s" in text
     for reason in ("dropped: lag", "abandoned: retries_exhausted", "masked: dis_low"):
