@@ -8,6 +8,7 @@ signalled.
 Nothing is hit before the first step, nothing while the run stands still after a hit for up to
 `_MOVES_WAIT_S`, and the learner only after a checkpoint of its present epoch: a slow machine is to
 be disturbed and not kept from starting, and a learner that is killed again and again still gets on.
+While all that the plan may hit is taken no deed is drawn, for up to `_TAKEN_WAIT_S`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ _LOG = logging.getLogger("sluice.chaos")
 _LOOK_S = 0.1
 _EDGE_WAIT_S = 45.0
 _LEARNER = "learner"
+ENDS_A_PROCESS = frozenset({Act.KILL, Act.EDGE, Act.PREEMPT})
 _LEARNER_WAIT_S = 240.0
 """Its edges come once an update, or once a checkpoint."""
+_TAKEN_WAIT_S = 240.0
 _ALIVE_WAIT_S = 30.0
 _MOVES_WAIT_S = 20.0
 _WORKS_WAIT_S = 600.0
@@ -62,6 +65,8 @@ class Done:
 class _Ordered:
     deed: Deed
     pid: int
+    epoch: int
+    """The learner's when it was ordered."""
     until_s: float
 
 
@@ -75,10 +80,16 @@ class Driver:
     wanted: int
     orders: Path
     broker: Broker | None
+    targets: frozenset[str] = frozenset()
+    """All that the plan may hit, where that is little; empty where something is always free."""
     done: list[Done] = field(default_factory=list)
     missed: int = 0
     """Edges that were not reached in time, and deeds without a living target."""
     _seen_tokens: int = 0
+    _ended_epoch: int = -1
+    """The learner's epoch that was ended last: what its topics say of it is over, whatever the
+    accounts still show.
+    """
     _ordered: dict[str, _Ordered] = field(default_factory=dict)
     _stopped: dict[str, int] = field(default_factory=dict)
     _later: set[asyncio.Task[None]] = field(default_factory=set)
@@ -92,6 +103,7 @@ class Driver:
         """Do deeds; return when enough have hit."""
         try:
             while len(self.done) < self.wanted:
+                await self._until_one_is_free(processes, history)
                 self.tally.busy = self._busy(processes, history)
                 deed = next(self.plan)
                 await self._pause(deed.after_s, processes)
@@ -106,12 +118,17 @@ class Driver:
 
     def _busy(self, processes: Processes, history: History) -> frozenset[str]:
         """Return the parts that the next deed must not be for."""
-        first = {
-            name
-            for name in processes.names()
-            if role_of(name) == _LEARNER and not _has_progress(history)
-        }
+        gets_on = history.epoch > self._ended_epoch and _has_progress(history)
+        first = {name for name in processes.names() if role_of(name) == _LEARNER and not gets_on}
         return frozenset(first | self._ordered.keys() | self._stopped.keys())
+
+    async def _until_one_is_free(self, processes: Processes, history: History) -> None:
+        ends_s = time.monotonic() + _TAKEN_WAIT_S
+        while self.targets and self.targets <= self._busy(processes, history):
+            if time.monotonic() > ends_s:
+                return
+            await asyncio.sleep(_LOOK_S)
+            self._collect(processes)
 
     async def _pause(self, seconds: float, processes: Processes) -> None:
         ends_s = time.monotonic() + seconds
@@ -138,14 +155,21 @@ class Driver:
         if pid is None:
             return False
         if deed.point is None:
+            self._ends(deed, history.epoch)
             return await self._hit(deed, pid, processes)
         act = CrashAct.STOP if deed.act is Act.STOP else CrashAct.KILL
         order = CrashOrder(point=deed.point, nth=deed.nth, act=act)
         give_order(self.orders, deed.target, order)
         wait_s = _LEARNER_WAIT_S if role_of(deed.target) == _LEARNER else _EDGE_WAIT_S
         until_s = time.monotonic() + wait_s
-        self._ordered[deed.target] = _Ordered(deed=deed, pid=pid, until_s=until_s)
+        self._ordered[deed.target] = _Ordered(
+            deed=deed, pid=pid, epoch=history.epoch, until_s=until_s
+        )
         return True
+
+    def _ends(self, deed: Deed, epoch: int) -> None:
+        if role_of(deed.target) == _LEARNER and deed.act in ENDS_A_PROCESS:
+            self._ended_epoch = epoch
 
     def _miss(self, deed: Deed) -> None:
         self.missed += 1
@@ -217,6 +241,7 @@ class Driver:
                 if ordered.deed.act is Act.STOP:
                     self._stands_still(ordered.deed, ordered.pid, processes)
                 else:
+                    self._ends(ordered.deed, ordered.epoch)
                     self._note(ordered.deed, ordered.pid, at_ms=carried_out.at_ms)
             elif time.monotonic() > ordered.until_s or processes.pid(name) != ordered.pid:
                 withdraw_order(self.orders, name)

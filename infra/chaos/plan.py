@@ -86,6 +86,8 @@ _ROLES = {
     "lag-age": 0.2,
 }  # fmt: skip
 """How often a role is hit, relative; a slow start makes it rare, or the run would only start."""
+HIT_ROLES = frozenset(_ROLES)
+"""The roles that a plan knows."""
 _ACTS = {
     Act.KILL: 8.0, Act.EDGE: 12.0, Act.STOP: 1.2, Act.PREEMPT: 1.0, Act.CUT: 1.0, Act.ENGINE: 2.0,
     Act.BROKER_KILL: 0.5, Act.BROKER_STOP: 0.7,
@@ -119,10 +121,17 @@ class Scope:
             case Act.BROKER_KILL | Act.BROKER_STOP:
                 possible = self.with_broker
             case Act.ENGINE:
-                possible = self.has_engine
+                possible = self.has_engine and "inference" in self.roles
+            case Act.EDGE:
+                possible = not self.roles.isdisjoint(EDGES)
             case _:
-                possible = True
+                possible = bool(self.roles)
         return possible and act in self.acts
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The roles of the parts that can be hit."""
+        return HIT_ROLES & {role_of(part) for part in self.parts}
 
 
 @dataclass(slots=True)
@@ -194,8 +203,9 @@ def _deed(
         lasts_s = round(chance.uniform(*_BROKER_STOP_S), 3)
         return Deed(after_s=after_s, act=act, target=_BROKER, lasts_s=lasts_s)
     lasts_s = _stop_s(chance, scope.lease_s) if act is Act.STOP else 0.0
-    if act is Act.EDGE or (act is Act.STOP and chance.random() < _STOPS_AT_EDGE):
-        there = [part for part in free if role_of(part) in EDGES] or scope.parts
+    there = [part for part in free if role_of(part) in EDGES]
+    if act is Act.EDGE or (act is Act.STOP and chance.random() < _STOPS_AT_EDGE and there):
+        there = there or [part for part in scope.parts if role_of(part) in EDGES]
         points = {p: 1.0 for role, those in EDGES.items() if _named(role, there) for p in those}
         # A stop at an edge is no death at it.
         point = _behind(chance, points, tally.edges if act is Act.EDGE else {})

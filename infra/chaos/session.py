@@ -16,10 +16,10 @@ import orjson
 
 from inference.settings import EngineKind
 from infra.chaos.broker import Broker
-from infra.chaos.driver import Done, Driver
+from infra.chaos.driver import ENDS_A_PROCESS, Done, Driver
 from infra.chaos.findings import Findings, Hit
 from infra.chaos.others import WINDOW_MS, Standstill, Sums, ratio
-from infra.chaos.plan import EDGES, Act, Scope, Tally, deeds, role_of
+from infra.chaos.plan import EDGES, HIT_ROLES, Act, Scope, Tally, deeds, role_of
 from infra.chaos.resuming import Resuming
 from infra.chaos.totals import REPORT_NAME, reports_in, totals
 from infra.platform.settings import platform_settings
@@ -31,6 +31,7 @@ from infra.run.worker import configure_log, worker_id
 from infra.settings import RunSettings
 from infra.setup.places import find_places
 from infra.standing import standing
+from schemas.errors import SettingsError
 from schemas.ports import Delivered
 from schemas.topics import (
     EPISODES,
@@ -48,7 +49,6 @@ _READ_MS = 120_000
 _READ: tuple[Topic[Any], ...] = (
     TOKENS, EPISODES, TASKS, TRAJECTORIES, GATE_DECISIONS, VERDICTS, LEARNER_STEPS, WORKERS,
 )  # fmt: skip
-_ENDS_A_PROCESS = frozenset({Act.KILL, Act.EDGE, Act.PREEMPT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class Campaign:
     every_s: float
     acts: frozenset[Act]
     with_broker: bool
+    roles: frozenset[str] = frozenset()
+    """Only processes of these are hit, and not the broker; empty: all."""
 
 
 class _Made:
@@ -84,20 +86,39 @@ class _Made:
             wanted=campaign.kills,
             orders=orders.absolute(),
             broker=broker,
+            targets=frozenset(scope.parts) if campaign.roles else frozenset(),
         )
         return self.driver
 
 
 def scope_of(settings: RunSettings, campaign: Campaign, *, with_broker: bool) -> Scope:
-    """Return what a campaign may hit in a run with these settings."""
-    return Scope(
-        parts=[part.name for part in parts_of(settings)],
+    """Return what a campaign may hit in a run with these settings.
+
+    Raises SettingsError when it names a role that the run does not have, or leaves nothing to do.
+    """
+    parts = {part.name: part.role for part in parts_of(settings) if part.role in HIT_ROLES}
+    roles = campaign.roles or frozenset(parts.values())
+    unknown = sorted(roles.difference(parts.values()))
+    if unknown:
+        raise SettingsError(
+            f"the run has no role {', '.join(unknown)} that can be hit",
+            hint=f"one of {', '.join(sorted(set(parts.values())))}",
+        )
+    scope = Scope(
+        parts=[name for name, role in parts.items() if role in roles],
         lease_s=settings.scheduler.lease_ms / 1000,
         every_s=campaign.every_s,
-        with_broker=with_broker,
+        with_broker=with_broker and not campaign.roles,
         has_engine=settings.inference.engine is EngineKind.VLLM,
         acts=campaign.acts,
     )
+    if not any(map(scope.allows, Act)):
+        raise SettingsError(
+            f"none of these acts can be done here: {', '.join(sorted(campaign.acts))}",
+            hint=f"edges are reached by {', '.join(EDGES)}; the engine act needs vLLM, a broker "
+            "act a local broker and no --role",
+        )
+    return scope
 
 
 def local_broker(settings: RunSettings) -> Broker | None:
@@ -114,6 +135,9 @@ async def campaign(
     randomness: bytes,
 ) -> tuple[dict[str, Any], Outcome]:  # fmt: skip
     """Run, disturb, wait for the end, audit; return the report and how the run ended."""
+    settings = session.resolve_settings(config, directory=directory, overrides=overrides)
+    # What cannot be done is said before anything starts.
+    scope_of(settings, asked, with_broker=asked.with_broker and local_broker(settings) is not None)
     configure_log()
     made = _Made(asked)
     outcome = await session.start(
@@ -238,7 +262,7 @@ def _is_death(one: Done) -> bool:
 
 
 def _ends(one: Done) -> bool:
-    return one.deed.act in _ENDS_A_PROCESS
+    return one.deed.act in ENDS_A_PROCESS
 
 
 def hindered(one: Done, run_id: str) -> Standstill:

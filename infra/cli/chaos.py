@@ -47,6 +47,13 @@ _ACTS = ("kill", "edge", "stop", "preempt", "cut", "engine", "broker_kill", "bro
     type=click.Choice(_ACTS),
     help="Only these; may be repeated. Default: all.",
 )
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE",
+    help="Only processes of this role, and not the broker; may be repeated. Default: all.",
+)
 @click.option("--no-broker", is_flag=True, help="Leave the local broker alone.")
 @runs_option
 @overrides_option
@@ -54,7 +61,8 @@ _ACTS = ("kill", "edge", "stop", "preempt", "cut", "engine", "broker_kill", "bro
 @json_option
 def chaos(
     config: Path, kills: int, seed: int | None, every_s: float, acts: tuple[str, ...],
-    no_broker: bool, directory: Path, overrides: dict[str, str], dry_run: bool, as_json: bool,
+    roles: tuple[str, ...], no_broker: bool, directory: Path, overrides: dict[str, str],
+    dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Start a run and kill its processes at random moments and named edges; then wait for its end
     and audit it.
@@ -73,6 +81,7 @@ def chaos(
         every_s=every_s,
         acts=frozenset(Act(name) for name in acts or _ACTS),
         with_broker=not no_broker,
+        roles=frozenset(name.replace("_", "-") for name in roles),
     )
     if dry_run:
         from infra.chaos.preview import planned

@@ -170,6 +170,25 @@ def test_a_chaos_dry_run_prints_the_hits_of_its_seed_and_makes_nothing(tmp_path:
     assert plans[0][0]["target"] in call(*words, "--kills", "7", "--seed", "5").stdout
 
 
+def test_a_chaos_run_of_one_role_hits_only_its_processes(tmp_path: Path) -> None:
+    words = ["chaos", str(ROOT / "examples" / "chaos.toml"), "--runs", str(tmp_path), "--dry-run"]
+    told = call(
+        *words, "--json", "--kills", "30", "--seed", "5", "--role", "lag_age", "--role", "gate"
+    )
+    assert {one["target"] for one in json.loads(told.stdout)} == {"gate-0", "lag-age-0"}
+    for asked, names in (
+        (["--role", "lerner"], "no role lerner that can be hit"),
+        (["--role", "tracer"], "no role tracer that can be hit"),
+        (["--role", "gate", "--act", "edge"], "none of these acts can be done here: edge"),
+        (["--act", "engine"], "none of these acts can be done here: engine"),
+    ):
+        for dry in (words, words[:-1]):
+            refused = call(*dry, *asked).exception
+            assert isinstance(refused, SettingsError), refused
+            assert names in str(refused)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dry_run_of_a_resume_prints_the_settings_that_it_would_keep(tmp_path: Path) -> None:
     from infra.settings import assemble
     from tests.unit.infra.test_settings import PLACES, SMALLEST

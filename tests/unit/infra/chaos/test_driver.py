@@ -154,6 +154,37 @@ async def test_a_learner_that_kept_nothing_in_its_epoch_is_not_hit(
     assert processes.pid(LEARNER) == pid
 
 
+async def test_a_learner_whose_death_is_not_in_the_accounts_yet_counts_as_taken(
+    processes: Processes, tmp_path: Path
+) -> None:
+    again = [Deed(after_s=0.0, act=Act.KILL, target=LEARNER)] * 2
+    made = driver(again, tmp_path, wanted=2)
+    await driven(made, processes)
+    assert [done.deed.target for done in made.done] == [LEARNER, INFERENCE]
+    assert made.missed == 1
+
+
+async def test_nothing_is_drawn_or_missed_while_all_that_may_be_hit_is_taken(
+    processes: Processes, tmp_path: Path
+) -> None:
+    once_more = [Deed(after_s=0.0, act=Act.KILL, target=LEARNER)] * 2
+    made = driver(once_more, tmp_path, wanted=2)
+    made.targets = frozenset({LEARNER})
+    history = stepped()
+    running = asyncio.create_task(driven(made, processes, history=history))
+    async with asyncio.timeout(20):
+        while not made.done:
+            await asyncio.sleep(0.01)
+        for _ in range(20):  # looks of the driver, and no deed
+            await asyncio.sleep(0.01)
+        assert len(made.done) == 1
+        history.epoch = 2
+        history.checkpointed_epoch = 2
+        await running
+    assert [done.deed.target for done in made.done] == [LEARNER] * 2
+    assert made.missed == 0
+
+
 async def test_the_plan_is_told_who_is_taken_and_what_was_missed(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -17,9 +18,11 @@ DEEDS = 400
 KILLS = frozenset({Act.KILL, Act.EDGE})
 
 
-def scope(*, with_broker: bool = True, acts: frozenset[Act] = frozenset(Act)) -> Scope:
+def scope(
+    *, with_broker: bool = True, acts: frozenset[Act] = frozenset(Act), parts: Sequence[str] = PARTS
+) -> Scope:  # fmt: skip
     return Scope(
-        parts=PARTS, lease_s=30.0, every_s=2.0, with_broker=with_broker, has_engine=True, acts=acts
+        parts=parts, lease_s=30.0, every_s=2.0, with_broker=with_broker, has_engine=True, acts=acts
     )
 
 
@@ -96,3 +99,17 @@ def test_an_edge_that_was_missed_comes_again_and_one_never_reached_holds_none_up
 def test_a_plan_of_one_act_has_no_other() -> None:
     done = islice(deeds(3, scope(acts=frozenset({Act.STOP}))), 50)
     assert {deed.act for deed in done} == {Act.STOP}
+
+
+def test_where_only_learners_may_be_hit_their_edges_share_the_deaths_alike() -> None:
+    only = scope(acts=frozenset({Act.EDGE}), parts=["learner-0"], with_broker=False)
+    done = list(islice(deeds(4, only), 60))
+    assert Counter(deed.point for deed in done) == dict.fromkeys(EDGES["learner"], 10)
+    assert {(deed.target, deed.nth) for deed in done} == {("learner-0", 1)}
+
+
+def test_a_role_without_edges_or_engine_is_hit_in_the_other_ways_only() -> None:
+    done = list(islice(deeds(5, scope(parts=["gate-0"], with_broker=False)), 100))
+    assert {deed.act for deed in done} == {Act.KILL, Act.STOP, Act.PREEMPT, Act.CUT}
+    assert {(deed.target, deed.point) for deed in done} == {("gate-0", None)}
+    assert not any(map(scope(parts=["gate-0"], acts=frozenset({Act.EDGE, Act.ENGINE})).allows, Act))
