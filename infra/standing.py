@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.deadline import Deadline
-from schemas.ports import Consumers, Message
+from schemas.errors import Boundary, TransientError
+from schemas.ports import Clock, Consumers, LogReader, Message
 from schemas.topics import Topic
+
+_RECORDS_MAX = 2_000
+_POLL_S = 0.25
+
+
+async def ends_of(reader: LogReader, topics: Iterable[Topic[Any]]) -> Mapping[tuple[str, int], int]:
+    """Return the end offsets of the topics now, by topic name and partition."""
+    return {
+        (topic.name, partition): end
+        for topic in topics
+        for partition, end in (await reader.ends(topic)).items()
+    }
+
+
+async def through(
+    reader: LogReader, ends: Mapping[tuple[str, int], int], *, clock: Clock,
+    patience: Callable[[], Deadline],
+) -> AsyncIterator[Sequence[Message]]:  # fmt: skip
+    """Yield all that stands before the ends, and what follows them by then, as it comes.
+
+    For reads as long as a run: memory holds one parcel, and the bound is on standing still, not on
+    the whole. `patience` gives the deadline of the next record; raises TransientError when it
+    passes without one.
+    """
+    waiting = patience()
+    while open_ends := sum(reader.positions()[place] < end for place, end in ends.items()):
+        messages = await reader.poll(records_max=_RECORDS_MAX, timeout_s=_POLL_S)
+        if messages:
+            yield messages
+            waiting = patience()
+        elif waiting.is_over(now_ms=clock.monotonic_ms()):
+            raise TransientError(
+                f"gave up on {waiting.waiting_for}: {open_ends} partitions are not read to their "
+                "ends, and nothing more comes",
+                boundary=Boundary.BUS,
+                hint="is the bus reachable, and what this run wrote still on it?",
+            )
 
 
 async def standing(

@@ -30,7 +30,7 @@ from infra.run.folder import RunFolder, read_start, write_atomically
 from infra.run.worker import configure_log, worker_id
 from infra.settings import RunSettings
 from infra.setup.places import find_places
-from infra.standing import standing
+from infra.standing import ends_of, through
 from schemas.errors import SettingsError
 from schemas.ports import Delivered
 from schemas.topics import (
@@ -45,7 +45,8 @@ from schemas.topics import (
     Topic,
 )
 
-_READ_MS = 120_000
+_PATIENCE_MS = 60_000
+"""How long the bus may give nothing while the end is not reached. Unit: ms."""
 _READ: tuple[Topic[Any], ...] = (
     TOKENS, EPISODES, TASKS, TRAJECTORIES, GATE_DECISIONS, VERDICTS, LEARNER_STEPS, WORKERS,
 )  # fmt: skip
@@ -291,18 +292,26 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 async def read_run(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, int]]) -> Read:
     """Read a run's topics to their ends as they are now."""
     read = Read(findings=Findings(run_id), resuming=Resuming(run_id))
-    messages = await standing(
-        doors.consumers,
-        {topic: starts[topic.name] for topic in _READ},
-        deadline=doors.deadline(_READ_MS, "what the run's stages wrote"),
-    )
-    for message in messages:
-        if not isinstance(message, Delivered):
-            continue
-        if message.topic == TOKENS.name:
-            read.findings.take_token(message)
-            continue
-        if message.topic == EPISODES.name:
-            read.findings.take_episode(message)
-        read.resuming.take(message)
+    reader = doors.consumers.reader({topic: starts[topic.name] for topic in _READ})
+    try:
+        async for messages in through(
+            reader,
+            await ends_of(reader, _READ),
+            clock=doors.clock,
+            patience=lambda: doors.deadline(_PATIENCE_MS, "what the run's stages wrote"),
+        ):
+            for message in messages:
+                if isinstance(message, Delivered):
+                    _take(read, message)
+    finally:
+        await reader.close()
     return read
+
+
+def _take(read: Read, message: Delivered[Any]) -> None:
+    if message.topic == TOKENS.name:
+        read.findings.take_token(message)
+        return
+    if message.topic == EPISODES.name:
+        read.findings.take_episode(message)
+    read.resuming.take(message)

@@ -31,6 +31,7 @@ from infra.run.summary import summarise
 from infra.settings import RunSettings
 from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
+from infra.standing import ends_of, through
 from schemas.enums import ControlKind
 from schemas.errors import BusUnreachableError, SluiceError
 from schemas.ports import Delivered, LogReader, Message
@@ -55,7 +56,8 @@ _RECORDS_MAX = 2_000
 _POLL_S = 0.25
 _STOP_BUDGET_S = 60.0
 _END_BUDGET_S = 30.0
-_CATCH_UP_MS = 60_000
+_PATIENCE_MS = 60_000
+"""How long the bus may give nothing while the end is not reached. Unit: ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +100,15 @@ def open_history(doors: Doors, start: RunStart) -> tuple[History, LogReader]:
 
 async def catch_up(doors: Doors, history: History, reader: LogReader) -> None:
     """Read to the ends as they are now."""
-    ends = {
-        (topic.name, partition): end
-        for topic in _READ
-        for partition, end in (await reader.ends(topic)).items()
-    }
-    messages = await reader.read_to(
-        ends, deadline=doors.deadline(_CATCH_UP_MS, "the run's records")
-    )
-    for message in messages:
-        if isinstance(message, Delivered):
-            history.take(message)
+    async for messages in through(
+        reader,
+        await ends_of(reader, _READ),
+        clock=doors.clock,
+        patience=lambda: doors.deadline(_PATIENCE_MS, "the run's records"),
+    ):
+        for message in messages:
+            if isinstance(message, Delivered):
+                history.take(message)
 
 
 async def conduct(
