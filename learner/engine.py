@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from learner.core.flops import Shape
 from learner.core.loss_registry import BoundLoss
 from learner.core.losses import Denominator, LossInputs
+from learner.libraries import import_libraries
 from learner.packed import Member, pack_rows
 from learner.policy import ActionPolicy
 from learner.probe import write_probe
@@ -148,7 +149,7 @@ class Engine:
         self.settings, self.loss, self.rank = settings, loss, rank
         self.precision = resolve_precision(settings)
         self.device = f"cuda:{rank}" if settings.device is Device.CUDA else "cpu"
-        import_libraries(settings)
+        import_libraries(settings.device)
         import deepspeed
 
         _set_process(settings, rank=rank, port=port)
@@ -350,19 +351,6 @@ def _nothing() -> list[Member]:
             temperature=1.0,
         )
     ]
-
-
-def import_libraries(settings: LearnerSettings) -> None:
-    """Import what an engine needs; some seconds the first time.
-
-    Nothing else may import transformers meanwhile: it puts another module in its own place at the
-    end of its import, so a second thread that waits for that import is handed the unfinished one,
-    which lacks its names.
-    """
-    # DeepSpeed reads its accelerator from the environment when it is imported.
-    os.environ["DS_ACCELERATOR"] = settings.device.value
-    import deepspeed  # noqa: F401
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
 
 
 def _set_process(settings: LearnerSettings, *, rank: int, port: int) -> None:

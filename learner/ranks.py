@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from learner.core.loss_registry import BoundLoss
-from learner.engine import Engine, RankResult, import_libraries
+from learner.engine import Engine, RankResult
+from learner.libraries import import_libraries
 from learner.rank import execute, start_line
 from learner.settings import LearnerSettings
 from learner.work import EndWork, Work
@@ -54,7 +55,7 @@ class Ranks:
 
     async def load(self) -> None:
         """Import the engine's libraries in its thread; no other thread may import them yet."""
-        await self._call(lambda: import_libraries(self._settings))
+        await self._call(lambda: import_libraries(self._settings.device))
 
     async def start(self) -> None:
         """Start the children and build the engine; returns when all ranks have met."""
