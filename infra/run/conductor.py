@@ -22,6 +22,7 @@ import orjson
 from infra.run.bus import Doors, counts_of
 from infra.run.folder import RunFolder, RunStart, write_atomically
 from infra.run.history import History
+from infra.run.mould import MOULDED
 from infra.run.processes import Part, Processes
 from infra.run.progress import Progress, what_it_waits_for
 from infra.run.proof import prove
@@ -32,6 +33,7 @@ from infra.settings import RunSettings
 from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
 from infra.standing import ends_of, through
+from learner.settings import Device
 from schemas.enums import ControlKind
 from schemas.errors import BusUnreachableError, SluiceError
 from schemas.ports import Delivered, LogReader, Message
@@ -123,6 +125,8 @@ async def conduct(
         logs=folder.logs,
         restarts_max=settings.run.restarts_max,
         environment={**os.environ, **learner_environ(find_places(os.environ)), **extra},
+        # CUDA survives no fork.
+        moulded=MOULDED if settings.learner.device is Device.CPU else frozenset(),
     )
     history, reader = open_history(doors, start)
     interrupted = asyncio.Event()
@@ -175,6 +179,8 @@ async def _until_over(
         for message in await _news(reader, progress):
             if isinstance(message, Delivered):
                 history.take(message)
+        if history.checkpointed_epoch == history.epoch:
+            processes.got_on("learner", history.epoch)
         for line in processes.watch():
             progress.say(line)
         now_s = time.monotonic()

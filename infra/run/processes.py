@@ -2,7 +2,9 @@
 bound.
 
 Invariants: a role is started again at most `restarts_max` times; the pause grows with each death in
-a row, and begins anew for one that had stayed up; one that was preempted (SIGTERM from outside)
+a row, and begins anew for one that had stayed up or got on; who may come from a mould
+(`infra/run/mould.py`) does so from its first death on, but never twice in a row, so that what the
+mould spoils is started by its command; one that was preempted (SIGTERM from outside)
 ends well and is started again, whatever its role; one whose role says that the run is over for it,
 or that was retired here, is not; exit code 2 (wrong settings) ends the run at once, since a restart
 cannot cure it; only processes started here are ever signalled.
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.run.folder import unwritable
+from infra.run.mould import Forked, Mould
 from schemas.errors import Boundary, SettingsError, TransientError
 
 _PAUSE_FIRST_S = 0.5
@@ -31,6 +34,8 @@ _ENDS_BY_ITSELF = frozenset({"learner", "scheduler", "task-source"})
 EXIT_OVER = 4
 """How a supervised worker ends whose role ended unasked; on SIGTERM it ends with 0."""
 _EXIT_WRONG_USE = 2
+_MOULD_WAIT_S = 120.0
+"""A mould's imports take about as long as those of the process that is waited for."""
 _TAIL_LINES = 15
 _GONE_S = 30.0
 
@@ -51,11 +56,13 @@ class Part:
 @dataclass(slots=True)
 class _Running:
     part: Part
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     restarts: int = 0
     deaths_in_a_row: int = 0
     started_at: float = 0.0
     start_again_at: float = 0.0
+    got_on_in: int = -1
+    """The life in which it was last said to have got on."""
     retired: bool = False
     finished: bool = False
     codes: list[int] = field(default_factory=list)
@@ -76,13 +83,16 @@ class Processes:
 
     def __init__(
         self, parts: Sequence[Part], *, run_folder: Path, logs: Path, restarts_max: int,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str], moulded: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
+        """moulded: roles that may come from a mould when they start again."""
         self._running = {part.name: _Running(part) for part in parts}
         self._folder = run_folder
         self._logs = logs
         self._restarts_max = restarts_max
         self._environment = dict(environment)
+        self._moulded = moulded
+        self._moulds: dict[str, Mould] = {}
 
     def start(self) -> None:
         """Start every part."""
@@ -112,6 +122,14 @@ class Processes:
         one.retired = True
         self._signal(one, signal.SIGTERM)
 
+    def got_on(self, role: str, life: int) -> None:
+        """Say that a role did lasting work in a life, numbered by itself: its next death is no
+        failed start.
+        """
+        for one in self._running.values():
+            if one.part.role == role and one.got_on_in != life:
+                one.got_on_in, one.deaths_in_a_row = life, 0
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all parts."""
         return tuple(self._running)
@@ -129,7 +147,7 @@ class Processes:
             if one.finished:
                 continue
             if one.process is None:
-                if again and now >= one.start_again_at:
+                if again and now >= one.start_again_at and self._may_start(one, now):
                     self._launch(one)
                 continue
             code = one.process.poll()
@@ -165,6 +183,7 @@ class Processes:
         one.deaths_in_a_row += 1
         one.restarts += 1
         one.start_again_at = now + pause
+        self._prepare_mould(one)
         return f"{name} ended with code {code}; again in {pause:.1f} s"
 
     def stop(self, *, budget_s: float) -> list[str]:
@@ -182,6 +201,9 @@ class Processes:
         # A killed process is gone only when the kernel has freed its memory, which takes a while
         # for a model's; one that is not gone by then is no reason to leave the run without its end.
         _await_end(alive, _GONE_S)
+        for mould in self._moulds.values():
+            mould.close()
+        self._moulds.clear()
         return killed
 
     def last_words(self, name: str) -> str:
@@ -192,12 +214,26 @@ class Processes:
             return "(no log)"
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
+    def _prepare_mould(self, one: _Running) -> None:
+        """Begin with the mould for the next start, or give up one that did not serve."""
+        role = one.part.role
+        if one.deaths_in_a_row > 1 and role in self._moulds:
+            self._moulds.pop(role).close()
+        elif one.deaths_in_a_row == 1 and role in self._moulded and role not in self._moulds:
+            path = self._logs / f"mould-{role}.log"
+            self._moulds[role] = Mould(environment=self._environment, log=path)
+
+    def _may_start(self, one: _Running, now: float) -> bool:
+        mould = self._moulds.get(one.part.role)
+        is_awaited = mould is not None and not mould.is_ready and not mould.is_gone
+        return not is_awaited or now >= one.start_again_at + _MOULD_WAIT_S
+
     def _launch(self, one: _Running) -> None:
         part = one.part
         one.started_at = time.monotonic()
-        command = [
-            sys.executable, "-m", "infra.cli", "worker", part.role,
-            "--run", str(self._folder), "--index", str(part.index), "--supervised",
+        arguments = [
+            "worker", part.role, "--run", str(self._folder), "--index", str(part.index),
+            "--supervised",
         ]  # fmt: skip
         path = self._logs / f"{part.name}.log"
         try:
@@ -205,8 +241,13 @@ class Processes:
         except OSError as error:
             raise unwritable(path, error) from error
         with log:
+            mould = self._moulds.get(part.role)
+            if mould is not None and mould.is_ready:
+                one.process = mould.make(arguments, path)
+            if one.process is not None:
+                return
             one.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "infra.cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
