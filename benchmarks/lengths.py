@@ -9,7 +9,9 @@ keeps what was committed is tested elsewhere.
 `python -m benchmarks.lengths KILLED UNDISTURBED [runs=DIRECTORY]` does the same with what two runs
 have trained, the first of them under `sluice chaos`, and prints JSON: both samples, Kolmogorov's
 distance and p of each comparison, and `holds`. One episode of a group is taken, since the scripted
-engine gives a prompt one length. Exits 0 only when it holds with 5,000 lengths on each side.
+engine gives a prompt one length; for the same reason each sealed episode of one turn is also held
+against the length that its prompt gives when nothing interrupts it (`exact`). Exits 0 only when the
+comparisons hold with 5,000 lengths on each side and no length differs.
 """
 
 from __future__ import annotations
@@ -18,27 +20,38 @@ import asyncio
 import json
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import row
 from inference.engine import GenerateRequest
-from inference.scripted_engine import ScriptedEngine
-from inference.settings import ScriptedSettings
+from inference.scripted_engine import ScriptedEngine, turn_length
+from inference.settings import EngineKind, ScriptedSettings
 from inference.tokenizer import ByteTokenizer
 from infra.chaos.lengths import N_MIN, P_MIN, Distance, compare, judge, restart_weights, weighted
 from infra.chaos.session import read_run
 from infra.clock import MachineClock
 from infra.run.bus import BusAddress, Doors
 from infra.run.conductor import catch_up, open_history
-from infra.run.folder import find, read_start
+from infra.run.folder import RunStart, find, read_start
 from infra.run.history import quantiles
+from infra.settings import RunSettings, read_resolved
+from infra.standing import ends_of, through
+from schemas.enums import TokenKind
+from schemas.errors import SettingsError
+from schemas.packing import unpack_ids
+from schemas.ports import Delivered
+from schemas.records.token_commit import TokenCommit
+from schemas.records.trajectory import Trajectory
+from schemas.topics import TOKENS, TRAJECTORIES, Topic
 
 HAZARD = 0.01
 """Interruptions a token. Unit: 1/token."""
 _TOKENS_MAX = 2_048
+_PATIENCE_MS = 60_000
 _LAW = ScriptedSettings(
     tokens_per_s=0.0, tick_ms=1, length_median_tokens=32.0, length_sigma=1.0, byte_tokenizer=True
 )
@@ -157,6 +170,91 @@ def run(*, count: int = N_MIN, hazard: float = HAZARD) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """Sealed episodes of one turn against the lengths that their prompts give."""
+
+    episodes: int
+    mean: float
+    """Unit: tokens."""
+    differing: tuple[str, ...]
+    """Episodes with another length than an engine writes that nothing interrupts."""
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "episodes": self.episodes,
+            "mean": self.mean,
+            "differ": len(self.differing),
+            "differing": self.differing[:20],
+        }
+
+
+@dataclass(slots=True)
+class _Sealed:
+    """Prompts and lengths of a run's episodes of one turn, as they are read."""
+
+    run_id: str
+    prompts: defaultdict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    """By episode and position: what stands there first."""
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def take(self, record: TokenCommit | Trajectory) -> None:
+        """Take one record; those of other runs are passed over."""
+        if record.run_id != self.run_id:
+            return
+        episode = str(record.episode_id)
+        if isinstance(record, Trajectory):
+            if record.turns == 1:
+                self.lengths.setdefault(episode, record.action_tokens)
+        elif record.kind is TokenKind.PROMPT:
+            self.prompts[episode].setdefault(record.start, record.token_ids)
+
+    def held(self, law: ScriptedSettings, *, tokens_max: int) -> Exact:
+        """Hold each length against the one that its prompt gives."""
+        differing = [
+            episode
+            for episode, length in self.lengths.items()
+            if length != turn_length(law, self._prompt(episode), tokens_max=tokens_max)
+        ]
+        mean = sum(self.lengths.values()) / max(1, len(self.lengths))
+        return Exact(episodes=len(self.lengths), mean=mean, differing=tuple(differing))
+
+    def _prompt(self, episode: str) -> Sequence[int]:
+        return unpack_ids(b"".join(part for _, part in sorted(self.prompts[episode].items())))
+
+
+async def exact(doors: Doors, start: RunStart, settings: RunSettings) -> Exact:
+    """Hold every sealed episode of one turn against the length that its prompt gives.
+
+    Raises SettingsError for a run whose lengths are no function of the prompt alone.
+    """
+    inference, streams = settings.inference, settings.task_source.streams
+    tokens_max = streams[0].turn_tokens_max if len(streams) == 1 else None
+    if inference.engine is not EngineKind.SCRIPTED or tokens_max is None:
+        raise SettingsError(
+            f"run {start.run_id} has the engine {inference.engine.value} and {len(streams)} "
+            "streams; lengths are told of the scripted engine and one stream with turn_tokens_max",
+            hint="run examples/lengths.toml",
+        )
+    topics: tuple[Topic[Any], ...] = (TOKENS, TRAJECTORIES)
+    sealed = _Sealed(start.run_id)
+    reader = doors.consumers.reader({topic: start.starts[topic.name] for topic in topics})
+    try:
+        async for messages in through(
+            reader,
+            await ends_of(reader, topics),
+            clock=doors.clock,
+            patience=lambda: doors.deadline(_PATIENCE_MS, "prompts and lengths"),
+        ):
+            for message in messages:
+                if isinstance(message, Delivered):
+                    sealed.take(message.record)
+    finally:
+        await reader.close()
+    return sealed.held(inference.scripted, tokens_max=tokens_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """What a run has trained."""
 
@@ -165,6 +263,7 @@ class Trained:
     """Action tokens of one episode of each group that a surviving step trained."""
     interruptions: int
     action_tokens: int
+    exact: Exact
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -173,12 +272,15 @@ class Trained:
             "length_tokens": asdict(quantiles(self.lengths)),
             "interruptions": self.interruptions,
             "sampled_tokens": self.action_tokens,
+            "exact": self.exact.shown(),
         }
 
 
 async def trained(name: str, directory: Path) -> Trained:
     """Read what a run has trained from its topics."""
-    start = read_start(find(name, directory))
+    folder = find(name, directory)
+    start = read_start(folder)
+    settings = read_resolved(folder.settings)
     doors = Doors(
         BusAddress(bootstrap=start.bootstrap, registry=start.registry, prefix=start.prefix),
         client="lengths",
@@ -190,6 +292,7 @@ async def trained(name: str, directory: Path) -> Trained:
         finally:
             await reader.close()
         findings = (await read_run(doors, start.run_id, start.starts)).findings
+        as_prompted = await exact(doors, start, settings)
     finally:
         await doors.close()
     members = [member for step in history.ordered_steps() for member in step.event.trained]
@@ -199,6 +302,7 @@ async def trained(name: str, directory: Path) -> Trained:
         lengths=list(first.values()),
         interruptions=findings.interruptions,
         action_tokens=findings.action_tokens,
+        exact=as_prompted,
     )
 
 
@@ -210,7 +314,7 @@ def held(killed: Trained, undisturbed: Trained) -> dict[str, Any]:
         "killed": killed.shown(),
         "undisturbed": undisturbed.shown(),
         **asdict(verdict),
-        "holds": verdict.holds,
+        "holds": verdict.holds and not killed.exact.differing,
     }
 
 

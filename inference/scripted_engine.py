@@ -51,6 +51,26 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def _drawn_length(settings: ScriptedSettings, drawn: int) -> int:
+    """Return the length of a turn before its stop token, by the law of the settings."""
+    uniform = ((drawn >> 11) + 0.5) / (1 << 53)
+    law = math.exp(settings.length_sigma * NormalDist().inv_cdf(uniform))
+    return max(1, round(settings.length_median_tokens * law))
+
+
+def _drawn(settings: ScriptedSettings, prompt_ids: Sequence[int]) -> int:
+    """Return the bits that make up the whole turn after a history."""
+    return _mix(zlib.crc32(pack_ids(prompt_ids)) ^ _mix(settings.seed))
+
+
+def turn_length(settings: ScriptedSettings, prompt_ids: Sequence[int], *, tokens_max: int) -> int:
+    """Return how many tokens a turn has that nothing interrupts, its stop token included, where
+    the settings name no replies. Unit: tokens.
+    """
+    length = _drawn_length(settings, _drawn(settings, prompt_ids))
+    return tokens_max if length >= tokens_max else length + 1
+
+
 @dataclass(slots=True, eq=False)
 class _Turn:
     """One request being written."""
@@ -205,26 +225,21 @@ class ScriptedEngine:
             self.on_request(request)
         faulty = (self.requests - 1) % self._settings.fault_every_requests == 0
         start = len(request.prompt_ids) - request.resumed_tokens
-        head = zlib.crc32(pack_ids(request.prompt_ids[:start]))
+        drawn = _drawn(self._settings, request.prompt_ids[:start])
         done = list(request.prompt_ids[start:])
         return _Turn(
             request=request,
-            text=self._text(head, done, request.tokens_max + len(done)),
+            text=self._text(drawn, done, request.tokens_max + len(done)),
             started_s=self._clock.monotonic_ms() / 1000,
             fault=self._settings.fault if faulty else Fault.NONE,
         )
 
-    def _text(self, head: int, done: list[int], longest: int) -> list[int]:
-        """Write the whole turn after a history with hash `head`; ids sampled before are as they
-        are.
-        """
-        drawn = _mix(head ^ _mix(self._settings.seed))
+    def _text(self, drawn: int, done: list[int], longest: int) -> list[int]:
+        """Write the whole turn that `drawn` makes up; ids sampled before are as they are."""
         if self._replies:
             ids = [*self._replies[drawn % len(self._replies)], self._stop_id]
             return [*done, *ids[len(done) :]][:longest]
-        uniform = ((drawn >> 11) + 0.5) / (1 << 53)
-        law = math.exp(self._settings.length_sigma * NormalDist().inv_cdf(uniform))
-        length = max(1, round(self._settings.length_median_tokens * law))
+        length = _drawn_length(self._settings, drawn)
         # Drawn one after the other, so that a shorter text is the beginning of a longer one.
         drawn_ids = random.Random(drawn).choices(self._alphabet, k=min(length, longest))
         ids = [*done, *drawn_ids[len(done) :]]

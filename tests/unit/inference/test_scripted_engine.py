@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inference.engine import EngineDelta, GenerateRequest
-from inference.scripted_engine import ScriptedEngine, logprob_of, version_of
+from inference.scripted_engine import ScriptedEngine, logprob_of, turn_length, version_of
 from inference.tokenizer import ByteTokenizer
 from schemas.enums import FinishReason
 from schemas.errors import TransientError
@@ -67,6 +68,16 @@ async def test_lengths_follow_the_lognormal_law() -> None:
     )
     assert 25 <= lengths[200] <= 36
     assert lengths[396] / lengths[200] >= 5
+    await made.stop()
+
+
+async def test_a_turns_length_is_told_from_its_prompt_alone() -> None:
+    given: dict[str, Any] = {"length_median_tokens": 20, "length_sigma": 1.0, "seed": 3}
+    made = await engine(**given)
+    for last, tokens_max in product(range(20), (16, 1_000)):
+        prompt = [*PROMPT, last]
+        written = ids(await deltas(made, prompt, tokens_max=tokens_max))
+        assert len(written) == turn_length(scripted(**given), prompt, tokens_max=tokens_max)
     await made.stop()
 
 
