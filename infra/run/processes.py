@@ -34,7 +34,7 @@ _ENDS_BY_ITSELF = frozenset({"learner", "scheduler", "task-source"})
 EXIT_OVER = 4
 """How a supervised worker ends whose role ended unasked; on SIGTERM it ends with 0."""
 _EXIT_WRONG_USE = 2
-_MOULD_WAIT_S = 120.0
+_MOULD_WAIT_S = 300.0
 """A mould's imports take about as long as those of the process that is waited for."""
 _TAIL_LINES = 15
 _GONE_S = 30.0
