@@ -29,10 +29,11 @@ from typing import Any
 
 MOULDED = frozenset({"learner"})
 """Roles that are worth it."""
-_IMPORTS = (
+IMPORTS = (
     "infra.cli.run", "infra.run.worker", "infra.canary", "learner.trainer",
     "torch.utils.cpp_extension", "transformers.modeling_utils",
 )  # fmt: skip
+"""Modules that a learner comes to import, beside the libraries of its engine."""
 _FORK_S = 5.0
 _RECEIVE_BYTES = 65_536
 
@@ -233,7 +234,7 @@ def main() -> None:
     from learner.settings import Device
 
     import_libraries(Device.CPU)
-    for name in _IMPORTS:
+    for name in IMPORTS:
         importlib.import_module(name)
     from infra.cli.app import main as sluice
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from infra.run import mould as mould_module
 from infra.run import processes as module
 from infra.run.mould import Forked, Mould
 from infra.run.processes import Part, Processes
+from infra.run.roles import ROLES
 
 pytestmark = pytest.mark.slow
 
@@ -147,3 +150,10 @@ def test_a_part_comes_from_a_mould_when_it_had_got_on_and_by_its_command_when_it
     assert killed() == "forked"
     assert found.stop(budget_s=5.0) == []
     assert found.pid("learner-0") is None
+
+
+def test_what_a_mould_imports_of_ours_is_there_and_its_role_is_one_of_a_run() -> None:
+    ours = [name for name in mould_module.IMPORTS if name.split(".")[0] in ("infra", "learner")]
+    assert all(importlib.util.find_spec(name) for name in ours)
+    assert ROLES["learner"].entry.partition(":")[0] in ours, "the role's own code"
+    assert set(ROLES) >= mould_module.MOULDED
