@@ -212,17 +212,20 @@ def _compare(
 
 
 def _rollups(report: TablesReport, ask: Ask, run_id: str, *, is_still: bool) -> None:
-    """Compare what the rollups per minute count with the rows they are made from.
+    """Compare what the rollups per minute and per hour count with the rows they are made from.
 
     While the sink writes, a rollup may be a moment behind, never ahead.
     """
     where = f"WHERE run_id = '{run_id}'"
     rolled = {
-        str(row["name"]): int(row["n"])
-        for row in ask(
-            f"SELECT quantity AS name, sum(n) + sum(bad) AS n FROM quantity_1m {where} "
-            "GROUP BY quantity"
-        )
+        rollup: {
+            str(row["name"]): int(row["n"])
+            for row in ask(
+                f"SELECT quantity AS name, sum(n) + sum(bad) AS n FROM {rollup} {where} "
+                "GROUP BY quantity"
+            )
+        }
+        for rollup in ("quantity_1m", "quantity_1h")
     }
     views = {
         str(row["name"]).removesuffix("_samples")
@@ -238,7 +241,11 @@ def _rollups(report: TablesReport, ask: Ask, run_id: str, *, is_still: bool) -> 
             f"SELECT '{name}' AS name, sum(n) + sum(bad) AS n FROM {name} {where}" for name in names
         )
         rows = {str(row["name"]): int(row["n"]) for row in ask(union)}
-        pairs += [("quantity_1m", name, rows.get(name, 0), rolled.get(name, 0)) for name in names]
+        pairs += [
+            (rollup, name, rows.get(name, 0), counted.get(name, 0))
+            for rollup, counted in rolled.items()
+            for name in names
+        ]
     one = ask(
         f"SELECT (SELECT count() FROM metric_points {where}) AS points, "
         f"(SELECT sum(n) + sum(bad) FROM metric_1m {where}) AS rolled"

@@ -5,30 +5,30 @@
 -- counts after a restore; on a run that was never restored both agree.
 
 CREATE OR REPLACE VIEW trajectory_funnel AS
-SELECT run_id, 1 AS place, 'issued' AS stage, '' AS reason, uniqExact(episode_id) AS n
+SELECT run_id, 1 AS place, 'issued' AS stage, '' AS reason, uniqExact(episode) AS n
 FROM episode_events WHERE kind = 'issued' GROUP BY run_id
 UNION ALL
-SELECT run_id, 2, 'abandoned', abandon_reason, uniqExact(episode_id)
+SELECT run_id, 2, 'abandoned', abandon_reason, uniqExact(episode)
 FROM episode_events WHERE kind = 'abandoned' GROUP BY run_id, abandon_reason
 UNION ALL
-SELECT run_id, 3, 'ended', stop_cause, uniqExact(episode_id)
+SELECT run_id, 3, 'ended', stop_cause, uniqExact(episode)
 FROM episode_events WHERE kind = 'ended' GROUP BY run_id, stop_cause
 UNION ALL
-SELECT run_id, 4, 'judged', code, uniqExact(episode_id) FROM verdicts GROUP BY run_id, code
+SELECT run_id, 4, 'judged', code, uniqExact(episode) FROM verdicts GROUP BY run_id, code
 UNION ALL
-SELECT run_id, 5, 'assembled', termination, uniqExact(episode_id)
+SELECT run_id, 5, 'assembled', termination, uniqExact(episode)
 FROM trajectories GROUP BY run_id, termination
 UNION ALL
-SELECT run_id, 6, 'admitted', '', uniqExact(episode_id)
+SELECT run_id, 6, 'admitted', '', uniqExact(episode)
 FROM gate_members WHERE outcome = 'admit' GROUP BY run_id
 UNION ALL
-SELECT run_id, 7, 'dropped', reason, uniqExact(episode_id)
+SELECT run_id, 7, 'dropped', reason, uniqExact(episode)
 FROM gate_members WHERE outcome = 'drop' GROUP BY run_id, reason
 UNION ALL
-SELECT run_id, 8, 'skipped', reason, uniqExact(episode_id)
+SELECT run_id, 8, 'skipped', reason, uniqExact(episode)
 FROM skipped_members GROUP BY run_id, reason
 UNION ALL
-SELECT run_id, 9, 'trained', '', uniqExact(episode_id) FROM trained_members GROUP BY run_id;
+SELECT run_id, 9, 'trained', '', uniqExact(episode) FROM trained_members GROUP BY run_id;
 
 CREATE OR REPLACE VIEW token_funnel AS
 SELECT run_id, entry.1 AS place, entry.2 AS stage, '' AS reason, entry.3 AS tokens
@@ -64,7 +64,7 @@ SELECT run_id, 8, 'trained', '', sum(kept_tokens) FROM trained_members GROUP BY 
 -- a skip before those of a drop before those of giving up, each by its offset.
 CREATE OR REPLACE VIEW episode_fates AS
 SELECT
-  run_id, episode_id, group_of AS group_id, purpose_of AS purpose,
+  run_id, id_of AS episode_id, group_of AS group_id, purpose_of AS purpose,
   multiIf(
     bitTest(facts, 2), 'trained',
     bitTest(facts, 5) OR bitTest(facts, 6), 'dropped',
@@ -78,61 +78,63 @@ SELECT
     outcome = 'dropped' AND NOT (bitTest(facts, 5) OR bitTest(facts, 6)), 'run_ended',
     outcome IN ('dropped', 'abandoned'), first_reason,
     ''
-  ) AS reason
+  ) AS reason,
+  episode
 FROM (
-  SELECT run_id, episode_id, groupBitOr(fact) AS facts, argMin(why, rank) AS first_reason,
-    anyIf(group_id, bitTest(fact, 0)) AS group_of, anyIf(purpose, bitTest(fact, 0)) AS purpose_of
+  SELECT run_id, episode, groupBitOr(fact) AS facts,
+    argMinIf(why, rank, fact >= 32) AS first_reason,
+    anyIf(episode_id, bitTest(fact, 0)) AS id_of, anyIf(group_id, bitTest(fact, 0)) AS group_of,
+    anyIf(purpose, bitTest(fact, 0)) AS purpose_of
   FROM (
-    SELECT run_id, episode_id, toUInt8(if(purpose = 'train', 1, 3)) AS fact, group_id, purpose,
-      '' AS why, bitShiftLeft(toUInt64(4), 60) AS rank
+    SELECT run_id, episode, toUInt8(if(purpose = 'train', 1, 3)) AS fact, episode_id, group_id,
+      purpose, '' AS why, toUInt64(0) AS rank
     FROM episode_events WHERE kind = 'issued'
     UNION ALL
-    SELECT run_id, episode_id, 4, '', '', '', bitShiftLeft(toUInt64(4), 60) FROM trained_members
+    SELECT run_id, episode, 4, '', '', '', '', 0 FROM trained_members
     UNION ALL
-    SELECT run_id, episode_id, 8, '', '', '', bitShiftLeft(toUInt64(4), 60)
+    SELECT run_id, episode, 8, '', '', '', '', 0
     FROM trajectories WHERE purpose != 'train'
     UNION ALL
-    SELECT run_id, episode_id, 16, '', '', '', bitShiftLeft(toUInt64(4), 60)
+    SELECT run_id, episode, 16, '', '', '', '', 0
     FROM gate_members
     WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
     UNION ALL
-    SELECT run_id, episode_id, 32, '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset
+    SELECT run_id, episode, 32, '', '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset
     FROM skipped_members
     UNION ALL
-    SELECT run_id, episode_id, 64, '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset
+    SELECT run_id, episode, 64, '', '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset
     FROM gate_members WHERE outcome = 'drop'
     UNION ALL
-    SELECT run_id, episode_id, 128, '', '', abandon_reason,
+    SELECT run_id, episode, 128, '', '', '', abandon_reason,
       bitShiftLeft(toUInt64(3), 60) + src_offset
     FROM episode_events WHERE kind = 'abandoned'
   )
-  GROUP BY run_id, episode_id
+  GROUP BY run_id, episode
   HAVING bitTest(facts, 0)
 );
 
 CREATE OR REPLACE VIEW episode_accounts AS
 SELECT
   e.run_id AS run_id, e.episode_id AS episode_id, e.group_id AS group_id, e.purpose AS purpose,
-  e.outcome AS outcome, e.reason AS reason, k.kept AS kept_tokens, k.low AS masked_low,
-  k.high AS masked_high, k.other AS masked_other, k.tokens AS action_tokens
+  e.outcome AS outcome, e.reason AS reason, k.told.1 AS kept_tokens, k.told.2 AS masked_low,
+  k.told.3 AS masked_high, k.told.4 AS masked_other, k.tokens AS action_tokens,
+  e.episode AS episode
 FROM episode_fates AS e
 LEFT JOIN (
   SELECT
-    run_id, episode_id,
-    argMaxIf(kept_tokens, (epoch, number), is_trained) AS kept,
-    argMaxIf(masked_low, (epoch, number), is_trained) AS low,
-    argMaxIf(masked_high, (epoch, number), is_trained) AS high,
-    argMaxIf(masked_sum, (epoch, number), is_trained) AS other,
+    run_id, episode,
+    argMaxIf((kept_tokens, masked_low, masked_high, masked_sum), (epoch, number), is_trained)
+      AS told,
     argMinIf(action_tokens, src_offset, NOT is_trained) AS tokens
   FROM (
-    SELECT run_id, episode_id, true AS is_trained, epoch, number, kept_tokens, masked_low,
+    SELECT run_id, episode, true AS is_trained, epoch, number, kept_tokens, masked_low,
       masked_high, arraySum(mapValues(masked_other)) AS masked_sum, 0 AS action_tokens, src_offset
     FROM trained_members
     UNION ALL
-    SELECT run_id, episode_id, false, 0, 0, 0, 0, 0, 0, action_tokens, src_offset FROM trajectories
+    SELECT run_id, episode, false, 0, 0, 0, 0, 0, 0, action_tokens, src_offset FROM trajectories
   )
-  GROUP BY run_id, episode_id
-) AS k ON e.run_id = k.run_id AND e.episode_id = k.episode_id;
+  GROUP BY run_id, episode
+) AS k ON e.run_id = k.run_id AND e.episode = k.episode;
 
 CREATE OR REPLACE VIEW trajectory_accounts AS
 SELECT run_id, outcome, reason, count() AS n
@@ -163,10 +165,11 @@ FROM (
       ]
     )) AS entry
   FROM (
-    SELECT run_id, episode_id, sumIf(`count`, kind = 'action') AS tokens
-    FROM token_commits GROUP BY run_id, episode_id HAVING countIf(kind = 'action') > 0
+    SELECT run_id, cityHash64(run_id, episode_id) AS episode,
+      sumIf(`count`, kind = 'action') AS tokens
+    FROM token_commits GROUP BY run_id, episode HAVING countIf(kind = 'action') > 0
   ) AS c
-  LEFT JOIN episode_accounts AS e ON c.run_id = e.run_id AND c.episode_id = e.episode_id
+  LEFT JOIN episode_accounts AS e ON c.run_id = e.run_id AND c.episode = e.episode
 )
 GROUP BY run_id, outcome, reason
 HAVING tokens != 0;
@@ -245,7 +248,7 @@ LEFT JOIN (
   WHERE quantity = 'commit_size_tokens' GROUP BY run_id
 ) AS s ON w.run_id = s.run_id
 LEFT JOIN (
-  SELECT run_id, sum(kept_tokens) AS tokens, uniqExact(episode_id) AS trajectories
+  SELECT run_id, sum(kept_tokens) AS tokens, uniqExact(episode) AS trajectories
   FROM trained_members GROUP BY run_id
 ) AS t ON w.run_id = t.run_id
 LEFT JOIN (

@@ -561,21 +561,21 @@ FROM verifier_ms_samples
 WHERE run_id = {run_id:String} AND isFinite(value)
 GROUP BY environment
 ORDER BY n DESC'),
-    ('unjudged', 'verifier', 'How many episodes wait for a verdict, and how many are late?', 'episodes', 'rows', 'run_id', 'SELECT uniqExact(q.episode_id) AS requested,
-  uniqExactIf(q.episode_id, v.episode_id = \'\') AS unjudged,
-  uniqExactIf(q.episode_id, v.episode_id = \'\' AND q.deadline_at < now64(6, \'UTC\'))
-    AS late
-FROM verify_requests AS q
-LEFT JOIN (SELECT DISTINCT episode_id FROM verdicts WHERE run_id = {run_id:String}) AS v
-ON q.episode_id = v.episode_id
-WHERE q.run_id = {run_id:String}', 'SELECT uniqExact(q.episode_id) AS requested,
-  uniqExactIf(q.episode_id, v.episode_id = \'\') AS unjudged,
-  uniqExactIf(q.episode_id, v.episode_id = \'\' AND q.deadline_at < now64(6, \'UTC\'))
-    AS late
-FROM verify_requests AS q
-LEFT JOIN (SELECT DISTINCT episode_id FROM verdicts WHERE run_id = {run_id:String}) AS v
-ON q.episode_id = v.episode_id
-WHERE q.run_id = {run_id:String}'),
+    ('unjudged', 'verifier', 'How many episodes wait for a verdict, and how many are late?', 'episodes', 'rows', 'run_id', 'SELECT uniqExact(q.episode) AS requested,
+  uniqExactIf(q.episode, NOT is_judged) AS unjudged,
+  uniqExactIf(q.episode, NOT is_judged AND q.deadline_at < now64(6, \'UTC\')) AS late
+FROM (
+  SELECT episode, deadline_at,
+    episode IN (SELECT episode FROM verdicts WHERE run_id = {run_id:String}) AS is_judged
+  FROM verify_requests WHERE run_id = {run_id:String}
+) AS q', 'SELECT uniqExact(q.episode) AS requested,
+  uniqExactIf(q.episode, NOT is_judged) AS unjudged,
+  uniqExactIf(q.episode, NOT is_judged AND q.deadline_at < now64(6, \'UTC\')) AS late
+FROM (
+  SELECT episode, deadline_at,
+    episode IN (SELECT episode FROM verdicts WHERE run_id = {run_id:String}) AS is_judged
+  FROM verify_requests WHERE run_id = {run_id:String}
+) AS q'),
     ('tries', 'verifier', 'How often had judging to be tried again?', 'episodes', 'rows', 'run_id', 'SELECT toString(tries) AS tries, count() AS n
 FROM verdicts AS v
 WHERE run_id = {run_id:String}

@@ -352,13 +352,13 @@ _VERIFIER = (
     _rows(
         "unjudged", "verifier", "How many episodes wait for a verdict, and how many are late?",
         "episodes",
-        "SELECT uniqExact(q.episode_id) AS requested,\n"
-        "  uniqExactIf(q.episode_id, v.episode_id = '') AS unjudged,\n"
-        "  uniqExactIf(q.episode_id, v.episode_id = '' AND q.deadline_at < now64(6, 'UTC'))\n"
-        "    AS late\n"
-        "FROM verify_requests AS q\n"
-        f"LEFT JOIN (SELECT DISTINCT episode_id FROM verdicts WHERE {_RUN}) AS v\n"
-        "ON q.episode_id = v.episode_id\nWHERE q.run_id = {run_id:String}",
+        "SELECT uniqExact(q.episode) AS requested,\n"
+        "  uniqExactIf(q.episode, NOT is_judged) AS unjudged,\n"
+        "  uniqExactIf(q.episode, NOT is_judged AND q.deadline_at < now64(6, 'UTC')) AS late\n"
+        "FROM (\n"
+        "  SELECT episode, deadline_at,\n"
+        f"    episode IN (SELECT episode FROM verdicts WHERE {_RUN}) AS is_judged\n"
+        f"  FROM verify_requests WHERE {_RUN}\n) AS q",
     ),
     _rows(
         "tries", "verifier", "How often had judging to be tried again?", "episodes",

@@ -126,13 +126,14 @@ VIEWS: tuple[View, ...] = (
         "or superseded; sums to sampled",
     ),
     View(
-        name="episode_fates", columns="run_id episode_id group_id purpose outcome reason",
-        meaning="what became of each issued episode, without its tokens",
+        name="episode_fates", columns="run_id episode_id group_id purpose outcome reason episode",
+        meaning="what became of each issued episode, without its tokens; `episode` is the number "
+        "that tables hold beside its name",
     ),
     View(
         name="episode_accounts",
         columns="run_id episode_id group_id purpose outcome reason kept_tokens masked_low "
-        "masked_high masked_other action_tokens",
+        "masked_high masked_other action_tokens episode",
         meaning="what became of each issued episode",
     ),
     View(

@@ -73,8 +73,9 @@ async def test_tables_rollups_and_topics_agree_and_each_break_is_named(filled: F
     counts = {one.name: one for one in report.tables or ()}
     assert counts["token_commits"].log == counts["token_commits"].table > 0
     assert counts["trained_members"].log == 2
-    names = {one.source for one in report.tables or () if one.name == "quantity_1m"}
-    assert {"policy_lag_steps", "buffer_age_s", "commit_latency_ms"} <= names
+    for rollup in ("quantity_1m", "quantity_1h"):
+        names = {one.source for one in report.tables or () if one.name == rollup}
+        assert {"policy_lag_steps", "buffer_age_s", "commit_latency_ms"} <= names
     assert report.to_json()["invariants"][-1]["number"] == 12
 
     for says, statement in (
@@ -88,8 +89,12 @@ async def test_tables_rollups_and_topics_agree_and_each_break_is_named(filled: F
             f"ALTER TABLE token_commits UPDATE `count` = 7 WHERE `count` = 6 {_AT_ONCE}",
         ),
         (
-            "policy_lag_steps has 2 rows, the rollup counts 0",
+            "quantity_1m: policy_lag_steps has 2 rows, the rollup counts 0",
             "ALTER TABLE quantity_minutes DELETE WHERE quantity = 'policy_lag_steps' " + _AT_ONCE,
+        ),
+        (
+            "quantity_1h: buffer_age_s has 2 rows, the rollup counts 0",
+            "ALTER TABLE quantity_hours DELETE WHERE quantity = 'buffer_age_s' " + _AT_ONCE,
         ),
     ):
         filled.engine.run(statement)
