@@ -5,8 +5,9 @@ Produces: rows; dead letters; WorkerState. Waits for: records, at most `batch_in
 store, inside `insert_retry_s`. Unblocked by: records, the store's answer, the stop signal. One
 process per run owns all partitions.
 
-Invariants: the position to resume from comes from the tables alone; memory is bounded by
-`buffered_records_max` and by the reader's own bound, since nothing is read while rows are written;
+Invariants: the position to resume from comes from the tables alone; one write is under way at a
+time, and what is read meanwhile only waits for the next; memory is bounded by
+`buffered_records_max`, which counts what is being written too, and by the reader's own bound;
 writing takes no more than `busy_share_max` of the time as long as batches are small, so that the
 sink leaves the processors to training.
 """
@@ -29,6 +30,7 @@ from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Batches, Place
 from stream_jobs.core.sink_ranges import resume_at
 from stream_jobs.core.sink_rollups import Rollup, Stale
+from stream_jobs.core.sink_slabs import Slab, count
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.core.sink_tables import TOPICS
 from stream_jobs.reading import all_starts
@@ -43,13 +45,20 @@ from stream_jobs.sink_writer import Writer, patiently
 _LOG = logging.getLogger("sluice.sink")
 _POLL_MAX = 20_000
 _IDLE_POLL_S = 1.0
-# Whoever gets so many in one look is behind: more is there at once, and will fill its batches.
-_BEHIND = 5_000
+# Whoever gets so many in one look, which is what the reader takes in one go, is behind: more is
+# there at once, and will fill its batches.
+_BEHIND = 2_000
 _BEHIND_MAX_MS = 10_000
 # Of what is read in bulk the rows alone are held.
-_ROWS_A_RECORD = 4
+_ROWS_A_RECORD = 8
+# Once so much of what may be held is held, a share of it is written, the rest grows on meanwhile.
+_CROWDED = 0.75
+_RELIEF = 0.25
+# For so long after a look that found many the sink is taken to be behind.
+_BEHIND_MS = 1_000
 # Records come one by one in a quiet run; a short wait takes many of them in one look.
 _GATHER_S = 0.1
+_YIELD_S = 0.001
 _REST_MAX_MS = 10_000
 _OBJECTS_BETWEEN_LOOKS = 100_000
 
@@ -121,6 +130,10 @@ class Sink:
         )
         self._rested_ms = 0
         """Until then, batches that are due by their age alone wait. Unit: ms, monotonic."""
+        self._behind_ms: int | None = None
+        """When a look last found many records. Unit: ms, monotonic."""
+        self._writing = (0, 0)
+        """What is being written: records held whole, and rows."""
         self._rolled_ms = 0
         """Until then, minutes wait to be made. Unit: ms, monotonic."""
         self._log: Intake
@@ -134,10 +147,10 @@ class Sink:
         try:
             await presence.announce(WorkerStatus.READY)
             while not self._context.stop.is_set():
-                is_behind = await self._look(_IDLE_POLL_S) >= _BEHIND
-                await self._write(is_behind=is_behind)
+                await self._look(_IDLE_POLL_S)
+                await self._write()
                 await self._roll(all_of_it=False)
-                if not is_behind:
+                if not self._is_behind():
                     await self._gather()
             await presence.announce(WorkerStatus.STOPPED)
             await self._drain()
@@ -185,13 +198,20 @@ class Sink:
         for one in held:
             self._batches.take(one, now_ms=now_ms)
         self._batches.reach(self._log.reader.positions())
+        if looked_at >= _BEHIND:
+            self._behind_ms = now_ms
+        elif timeout_s and not looked_at:
+            self._behind_ms = None
         return looked_at
 
-    async def _write(self, *, all_of_it: bool = False, is_behind: bool = False) -> None:
+    async def _write(self, *, all_of_it: bool = False) -> None:
         await self._insert(self._batches.full())
+        if not all_of_it and self._fullness() >= _CROWDED:
+            await self._insert(self._batches.fullest(rows_min=self._relief()))
+            return
         began_ms = self._now_ms()
-        all_of_it = all_of_it or self._is_crowded()
-        if not all_of_it and (began_ms < self._rested_ms or (is_behind and self._is_young())):
+        is_early = began_ms < self._rested_ms or (self._is_behind() and self._is_young())
+        if is_early and not all_of_it:
             return
         small = self._batches.due(now_ms=began_ms, all_of_it=all_of_it)
         if not small:
@@ -199,9 +219,20 @@ class Sink:
         await self._insert(small)
         self._rested_ms = self._rested(began_ms)
 
-    def _is_crowded(self) -> bool:
+    def _fullness(self) -> float:
+        """Return how much of what may be held is held or being written. Unit: ratio."""
         most = self._settings.buffered_records_max
-        return self._batches.held >= most or self._batches.rows >= _ROWS_A_RECORD * most
+        held, rows = self._writing
+        return max(
+            (self._batches.held + held) / most,
+            (self._batches.rows + rows) / (_ROWS_A_RECORD * most),
+        )
+
+    def _relief(self) -> int:
+        return round(_RELIEF * (self._batches.held + self._batches.rows))
+
+    def _is_behind(self) -> bool:
+        return self._behind_ms is not None and self._now_ms() - self._behind_ms < _BEHIND_MS
 
     def _is_young(self) -> bool:
         """Whether nothing that is held has waited for long; small inserts cost more than one."""
@@ -209,7 +240,25 @@ class Sink:
         return oldest_ms is None or self._now_ms() - oldest_ms < _BEHIND_MAX_MS
 
     async def _insert(self, batches: Sequence[Batch]) -> None:
-        for place, settled in (await self._writer.write(batches)).items():
+        """Write batches; while the sink is behind, read what comes next meanwhile."""
+        if not batches:
+            return
+        total = sum(count(batch.messages) for batch in batches)
+        rows = sum(len(one) for b in batches for one in b.messages if isinstance(one, Slab))
+        self._writing = (total - rows, rows)
+        writing = asyncio.create_task(self._writer.write(batches))
+        try:
+            while self._is_behind() and not writing.done() and self._fullness() < 1:
+                found = await self._look(0)
+                # However much there is to read, the writer gets the event loop in between.
+                await asyncio.wait({writing}, timeout=_YIELD_S if found else _GATHER_S)
+            again = await writing
+        finally:
+            self._writing = (0, 0)
+            if not writing.done():
+                writing.cancel()
+                await asyncio.wait({writing})
+        for place, settled in again.items():
             self._batches.rewind(place, settled)
             self._log.reader.add(*_from(place, settled.first))
 
@@ -238,7 +287,7 @@ class Sink:
                 break
             await self._look(_GATHER_S)
             await self._insert(self._batches.full())
-            if self._is_crowded():
+            if self._fullness() >= _CROWDED:
                 await self._write(all_of_it=True)
         else:
             _LOG.warning("gave up on %s; the next start takes them", deadline.waiting_for)

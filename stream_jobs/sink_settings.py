@@ -45,15 +45,15 @@ class SinkSettings(BaseModel):
     listen_host: str = Field("127.0.0.1", description="Address of the read-only SQL endpoint.")
     listen_port: int = Field(0, ge=0, le=65535, description="Its port; 0 takes a free one.")
     batch_offsets: int = Field(
-        25_000, ge=1, le=1_000_000, description="Offsets in one insert, at most. Unit: offsets."
+        50_000, ge=1, le=1_000_000, description="Offsets in one insert, at most. Unit: offsets."
     )
     batch_interval_s: float = Field(
         1.0, ge=0.05, le=60, description="A batch is cut at least this often. Unit: s."
     )
     buffered_records_max: int = Field(
         50_000, ge=1_000, le=10_000_000,
-        description="Records held in memory, and four times as many of which only the row is held. "
-        "Unit: records.",
+        description="Records held in memory, and eight times as many of which only the row is "
+        "held. Unit: records.",
     )  # fmt: skip
     busy_share_max: float = Field(
         0.1, ge=0.01, le=1,

@@ -47,7 +47,8 @@ T = TypeVar("T")
 _WORDS = pa.map_(pa.string(), pa.string())
 _ARROW: Mapping[Kind, pa.DataType] = {
     Kind.TEXT: pa.string(),
-    Kind.WORD: pa.string(),
+    # As the engine keeps them, so that it need not look for each text again.
+    Kind.WORD: pa.dictionary(pa.int32(), pa.string()),
     Kind.INTEGER: pa.int64(),
     Kind.NUMBER: pa.float64(),
     Kind.MAYBE_NUMBER: pa.float64(),
@@ -273,9 +274,11 @@ def arrow_of(table: Table, messages: Sequence[Held]) -> pa.Table:
 def _arrow(values: SlabValues, kind: Kind) -> pa.Array:
     if isinstance(values, Texts):
         buffers = (pa.py_buffer(values.offsets), pa.py_buffer(values.data))
-        return pa.StringArray.from_buffers(len(values), *buffers)
+        texts = pa.StringArray.from_buffers(len(values), *buffers)
+        return texts.dictionary_encode() if kind is Kind.WORD else texts
     if isinstance(values, Words):
-        return pa.array(values.words, pa.string()).take(pa.array(values.codes))
+        words = pa.array(values.words, pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(values.codes), words)
     if isinstance(values, np.ndarray):
         # int64 and times are the same bytes.
         return pa.array(values).view(_ARROW[kind])

@@ -8,7 +8,7 @@ outside the joined bytes is read. Source: Avro specification 1.11, binary encodi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ _TEXT_MAX = 512
 _ROOM = bytes(_TEXT_MAX + 8)
 """Follows the last record, since as many bytes are read as the longest text of all has."""
 _ASCII = np.uint8(128)
+_FEW = 16
+"""Texts that one answer may have where they are few."""
 _UNKNOWN = "unknown"
 """The symbol that an older reader sees for a newer one; as written, it is refused."""
 _ONE, _SEVEN = np.uint64(1), np.uint64(7)
@@ -80,7 +82,8 @@ class Texts:
 class Words:
     """Texts out of few: text i is `words[codes[i]]`."""
 
-    codes: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    """int32 [texts]."""
     words: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -92,6 +95,13 @@ class Words:
     def chosen(self, mask: NDArray[np.bool_]) -> Words:
         """Return the texts that a mask names."""
         return Words(self.codes[mask], self.words)
+
+    def equal(self, text: str) -> NDArray[np.bool_]:
+        """Return bool [texts]: which of them are this text."""
+        if text not in self.words:
+            return np.zeros(len(self), np.bool_)
+        found: NDArray[np.bool_] = self.codes == self.words.index(text)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,16 +135,21 @@ class _Plan:
     name: str
     kind: str
     words: tuple[str, ...] = ()
+    is_few: bool = False
 
 
 class Layout:
     """The fields of one flat record schema, in order."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any], *, few: Collection[str] = ()) -> None:
         """Take a parsed schema; raise InvariantError when a field is no long, text, enum or
-        bytes.
+        bytes. few: texts of which many records have the same few; they are read as Words then.
         """
-        self._plans = tuple(_plan(field["name"], field["type"]) for field in schema["fields"])
+        self._plans = tuple(
+            _plan(field["name"], field["type"], field["name"] in few) for field in schema["fields"]
+        )
+        # So that numbers of one byte need no look at the end of their record, see _long.
+        assert len(self._plans) < _TEXT_MAX
 
     def read(self, raws: Sequence[bytes], prefix: bytes) -> dict[str, Field] | None:
         """Return the fields by name, or None when the records have to be decoded one by one.
@@ -151,13 +166,13 @@ class Layout:
         return fields
 
 
-def _plan(name: str, kind: Any) -> _Plan:
+def _plan(name: str, kind: Any, is_few: bool) -> _Plan:
     if isinstance(kind, Mapping) and kind["type"] == "enum":
         return _Plan(name, "enum", tuple(kind["symbols"]))
     kind = kind["type"] if isinstance(kind, Mapping) else kind
     if kind not in ("long", "string", "bytes"):
         raise InvariantError(f"{name} of type {kind} cannot be read in bulk")
-    return _Plan(name, kind)
+    return _Plan(name, kind, is_few=is_few)
 
 
 class _OddError(Exception):
@@ -189,7 +204,7 @@ class _Cursor:
             case "enum":
                 return self._word(plan.words)
             case "string":
-                return self._text()
+                return self._text(plan.is_few)
             case _:
                 return Blobs(self._eights, *self._blob())
 
@@ -201,16 +216,17 @@ class _Cursor:
             raise _OddError
 
     def _move(self, by: Longs | int) -> None:
-        self._at = self._at + by
+        self._at += by
         # Past its end a record is damaged; what was read there is thrown away.
         self._require(self._at <= self._ends)
 
     def _long(self) -> Longs:
         first = self._bytes[self._at]
-        if first.max() < 128:
-            self._move(1)
-            short = first.astype(np.int64)
-            return (short >> 1) ^ -(short & 1)
+        if first.max() < _ASCII:
+            # Who is past its end by now stays there: whatever moves by more finds it, or the end.
+            self._at += 1
+            short = first.view(np.int8)
+            return ((short >> 1) ^ -(short & 1)).astype(np.int64)
         bits = self._eights[self._at]
         last = ~bits & _MORE
         self._require(last != 0)
@@ -231,10 +247,39 @@ class _Cursor:
         self._at = starts + sizes
         return starts, sizes
 
-    def _text(self) -> Texts:
-        texts = self._gathered(*self._blob())
+    def _text(self, is_few: bool) -> Texts | Words:
+        starts, sizes = self._blob()
+        if is_few and (words := self._few(starts, sizes)) is not None:
+            return words
+        texts = self._gathered(starts, sizes)
         self._require(texts.data < _ASCII)
         return texts
+
+    def _few(self, starts: Longs, sizes: Longs) -> Words | None:
+        """Return texts by comparing all with the first, what is left with its first, and so on;
+        None when they are too many.
+        """
+        codes = np.zeros(len(sizes), np.int32)
+        words: list[str] = []
+        left = np.arange(len(sizes))
+        while len(left):
+            begin, size = int(starts[left[0]]), int(sizes[left[0]])
+            text = self._bytes[begin : begin + size]
+            if len(words) == _FEW or size > _TEXT_MAX or not (text < _ASCII).all():
+                return None
+            is_same = self._same(begin, size, starts[left], sizes[left])
+            codes[left[is_same]] = len(words)
+            words.append(text.tobytes().decode("ascii"))
+            left = left[~is_same]
+        return Words(codes, tuple(words))
+
+    def _same(self, begin: int, size: int, starts: Longs, sizes: Longs) -> NDArray[np.bool_]:
+        """Return which texts are the one of `size` bytes at `begin`, eight bytes at a time."""
+        found: NDArray[np.bool_] = sizes == size
+        for step in range(0, size, 8):
+            mask = np.uint64((1 << 8 * min(8, size - step)) - 1)
+            found &= ((self._eights[starts + step] ^ self._eights[begin + step]) & mask) == 0
+        return found
 
     def _gathered(self, starts: Longs, sizes: Longs) -> Texts:
         """Copy texts side by side, eight bytes at a time."""
@@ -258,4 +303,4 @@ class _Cursor:
         self._require((codes >= 0) & (codes < len(words)))
         allowed = np.array([word != _UNKNOWN for word in words])
         self._require(allowed[codes])
-        return Words(codes, words)
+        return Words(codes.astype(np.int32), words)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stream_jobs.core.sink_ranges import Range
-from stream_jobs.core.sink_slabs import Held, Slab
+from stream_jobs.core.sink_slabs import Held, Slab, count
 
 Place = tuple[str, int]
 """Logical topic name and partition."""
@@ -46,11 +46,16 @@ class _Pending:
     """First offset not yet in a batch."""
     end: int
     """Next offset to come."""
-    since_ms: int = 0
-    """When the oldest record came."""
     border: int | None = None
     """The next batch ends exactly here."""
     messages: deque[Held] = field(default_factory=deque)
+    came: deque[tuple[int, int]] = field(default_factory=deque)
+    """Last offset of what came at once, and when. Unit: ms."""
+
+    @property
+    def since_ms(self) -> int:
+        """When the oldest record came; 0 when there is none."""
+        return self.came[0][1] if self.came else 0
 
 
 class Batches:
@@ -87,9 +92,10 @@ class Batches:
             return
         if isinstance(message, Slab):
             message = message.within(pending.end, last)
-        if not pending.messages:
-            pending.since_ms = now_ms
         pending.messages.append(message)
+        if pending.came and pending.came[-1][1] == now_ms:
+            pending.came.pop()
+        pending.came.append((last, now_ms))
         pending.end = last + 1
         self._count(message, 1)
 
@@ -125,6 +131,21 @@ class Batches:
             for place, pending in self._pending.items()
             for batch in self._cut(place, pending, pending.since_ms, False)
         ]
+
+    def fullest(self, *, rows_min: int) -> list[Batch]:
+        """Return what is held of the partitions that hold the most, until so many records are in
+        it; the others go on growing, since few large inserts cost less than many small ones.
+        """
+        found: list[Batch] = []
+        taken = 0
+        sizes = {place: count(pending.messages) for place, pending in self._pending.items()}
+        for place in sorted(sizes, key=lambda one: sizes[one], reverse=True):
+            if taken >= rows_min:
+                break
+            batches = list(self._cut(place, self._pending[place], 0, True))
+            taken += sum(count(batch.messages) for batch in batches)
+            found += batches
+        return found
 
     def oldest_ms(self) -> int | None:
         """Return when the oldest held record came; None when nothing is held."""
@@ -165,6 +186,8 @@ class Batches:
             self._count(one, -1)
         batch = Batch(place=place, range=Range(pending.first, last), messages=tuple(messages))
         pending.first = last + 1
+        while pending.came and pending.came[0][0] <= last:
+            pending.came.popleft()
         return batch
 
     def _count(self, one: Held, sign: int) -> None:

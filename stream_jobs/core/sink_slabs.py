@@ -7,7 +7,7 @@ damage costs its neighbours no more than being decoded one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -73,7 +73,7 @@ Held: TypeAlias = Delivered[Any] | Slab
 """What a batch is made of: a record, or many of them as columns."""
 
 
-def count(held: Sequence[Held]) -> int:
+def count(held: Iterable[Held]) -> int:
     """Return how many records these are."""
     return sum(len(one) if isinstance(one, Slab) else 1 for one in held)
 
@@ -114,7 +114,7 @@ class Bulk:
         if fields is None:
             return None
         runs = fields["run_id"]
-        assert isinstance(runs, Texts)
+        assert isinstance(runs, Texts | Words)
         is_ours = runs.equal(run_id)
         offsets = np.array(frames.offsets, np.int64)
         times_ms = instants(frames.timestamps_ms)
@@ -123,7 +123,7 @@ class Bulk:
         if not is_ours.all():
             offsets, times_ms = offsets[is_ours], times_ms[is_ours]
             values = {name: _chosen(found, is_ours) for name, found in values.items()}
-        same = np.zeros(len(offsets), np.int64)
+        same = np.zeros(len(offsets), np.int32)
         values |= {
             "run_id": Words(same, (run_id,)),
             "ts": times_ms,
@@ -185,7 +185,9 @@ def merged(some: Sequence[Frames]) -> Frames:
 
 BULK: Mapping[str, Bulk] = {
     TOKENS.name: Bulk(
-        table=TABLES[TOKENS.name][0], layout=Layout(parsed(TOKENS.schema)), shared=_shared
+        table=TABLES[TOKENS.name][0],
+        layout=Layout(parsed(TOKENS.schema), few=("run_id", "writer_id", "incarnation")),
+        shared=_shared,
     )
 }
 """The topics that are read in bulk: those with many records."""

@@ -159,3 +159,36 @@ def test_records_in_slabs_are_cut_as_records_one_by_one(
         for part in (Range(0, last), Range(cut.range.first, cut.range.first)):
             assert offsets_of(cut.within(part)) == offsets_of(other.within(part))
     assert many.held + many.rows == alone.held
+
+
+def test_of_much_that_is_held_the_fullest_partitions_are_cut_and_the_others_grow_on() -> None:
+    sizes = {0: 3, 1: 8, 2: 5, 3: 1}
+    held = Batches(
+        {(TOKENS.name, partition): (0, None) for partition in sizes},
+        offsets_max=10, interval_ms=1_000,
+    )  # fmt: skip
+    for partition, size in sizes.items():
+        for offset in range(size):
+            held.take(replace(at(offset), partition=partition), now_ms=0)
+    assert [(one.place[1], one.range) for one in held.fullest(rows_min=9)] == [
+        (1, Range(0, 7)),
+        (2, Range(0, 4)),
+    ]
+    assert held.held == 4
+    assert [one.range for one in held.fullest(rows_min=1)] == [Range(0, 2)]
+
+
+def test_a_partition_without_its_border_is_not_cut_for_room() -> None:
+    held = batches(border=5)
+    held.take(at(0), now_ms=0)
+    assert held.fullest(rows_min=1) == []
+
+
+def test_what_stays_after_a_full_batch_is_as_old_as_when_it_came() -> None:
+    held = batches()
+    for offset in range(15):
+        held.take(at(offset), now_ms=100 * offset)
+    assert [one.range for one in held.full()] == [Range(0, 9)]
+    assert held.oldest_ms() == 1_000
+    assert held.due(now_ms=1_999) == []
+    assert [one.range for one in held.due(now_ms=2_000)] == [Range(10, 14)]
