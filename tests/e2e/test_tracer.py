@@ -39,7 +39,7 @@ from tests.support.recorded_run import TRAINED, RecordedRun
 
 PARTITIONS = 3
 RESET_US, QUEUE_US, JUDGED_US, QUEUED_US, PHASE_US = 20_000, 1_000, 30_000, 4_000, 50_000
-ENDING_S = 20.0
+DRAIN_S, COME_S = 20.0, 60.0
 
 
 class Timed:
@@ -48,12 +48,12 @@ class Timed:
     """
 
     def __init__(self) -> None:
-        # A writer's time counts if it is not after the broker's, nor a minute before it.
-        self._now_us = time.time_ns() // 1000 - 30_000_000
+        self._now_us = 0
         self.at_us: dict[str, int] = {}
 
     def __call__(self, _: Topic[Any], record: Any) -> Any:
-        self._now_us += 100_000
+        # A writer's time counts if it is not after the broker's, nor a minute before it.
+        self._now_us = (self._now_us or time.time_ns() // 1000 - 30_000_000) + 100_000
         record = replace(record, at_us=self._now_us)
         match record:
             case EpisodeEvent(episode_id=episode, kind=kind) if episode == TRAINED:
@@ -90,17 +90,22 @@ class Timed:
 
 
 @asynccontextmanager
-async def on_kafka(bus: MemoryBus, local_platform: LocalPlatform) -> AsyncIterator[KafkaConsumers]:
-    """Give the doors of a real broker that holds what the bus holds."""
+async def on_kafka(
+    run: RecordedRun, local_platform: LocalPlatform
+) -> AsyncIterator[tuple[MemoryBus, KafkaConsumers]]:
+    """Give a run on a bus, and the doors of a real broker that holds what the bus holds."""
     prefix = f"trace-{uuid.uuid4().hex[:8]}"
     create_topics(local_platform.bootstrap, prefix=prefix, partitions=PARTITIONS)
+    # Only now, since a writer's time that is a minute before the broker's does not count, and a
+    # busy machine makes topics slowly.
+    bus = run.write()
     copy_onto(bus, local_platform.bootstrap, prefix, bus.codec)
     settings = ConsumerSettings(
         bootstrap=local_platform.bootstrap, prefix=prefix, client_id="tracer"
     )
     consumers = KafkaConsumers(settings, bus.codec)
     try:
-        yield consumers
+        yield bus, consumers
     finally:
         await consumers.close()
 
@@ -111,17 +116,17 @@ async def trace(context: Context, folder: Path, *, roots: int) -> list[Any]:
     """
     folder.mkdir(exist_ok=True)
     with OtlpCollector() as collector:
-        settings = TracingSection(endpoint=collector.endpoint, interval_s=0.05, drain_s=ENDING_S)
+        settings = TracingSection(endpoint=collector.endpoint, interval_s=0.05, drain_s=DRAIN_S)
         instruments = Instruments(CollectorRegistry())
         work = asyncio.create_task(
             tracer.run(context, settings, instruments=instruments, folder=folder)
         )
-        async with asyncio.timeout(ENDING_S):
+        async with asyncio.timeout(COME_S):
             while len([s for s in collector.spans() if s.name == "episode"]) < roots:
                 await asyncio.sleep(0.02)
         stop: Any = context.stop
         stop.set()
-        await asyncio.wait_for(work, ENDING_S + 5)
+        await asyncio.wait_for(work, DRAIN_S + 5)
         return collector.spans()
 
 
@@ -137,8 +142,8 @@ async def test_a_collector_holds_the_whole_tree_of_an_episode_from_a_real_broker
     local_platform: LocalPlatform, tmp_path: Path
 ) -> None:
     timed = Timed()
-    bus = RecordedRun(timed, partitions=PARTITIONS).write()
-    async with on_kafka(bus, local_platform) as consumers:
+    run = RecordedRun(timed, partitions=PARTITIONS)
+    async with on_kafka(run, local_platform) as (bus, consumers):
 
         def fresh() -> Context:
             return replace(context_on(bus), consumers=consumers)

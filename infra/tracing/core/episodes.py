@@ -186,6 +186,9 @@ class EpisodeTrace:
         sealed, final = self._sealed, self.attempts.life.final_ended
         if not self.is_issued or sealed is None or final is None or self._outcome() is None:
             return False
+        if self._consumed is not None and self._decided is None:
+            # The learner consumes what a decision admitted; its topic was read first.
+            return False
         return (
             self.tokens.last_offset >= sealed.tokens_end
             and self.tools.last_offset >= final.tool_position

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
-from infra.tracing.core.fold import TraceFold
+from infra.tracing.core.fold import READ, TraceFold
 from infra.tracing.core.spans import Span
 from schemas.enums import (
     AbandonReason,
@@ -98,6 +98,18 @@ def test_the_order_in_which_topics_are_read_changes_nothing(seed: int) -> None:
     logs = traced_messages(partitions=3)
     expected = sorted(told(in_order(logs)), key=lambda span: (span.trace_id, span.span_id))
     found = sorted(told(list(shuffled(logs, seed))), key=lambda s: (s.trace_id, s.span_id))
+    assert found == expected
+
+
+@pytest.mark.parametrize("topic", [topic.name for topic in READ])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_topic_that_is_read_whole_before_or_after_all_others_changes_nothing(
+    topic: str, is_first: bool
+) -> None:
+    messages = in_order(traced_messages(partitions=3))
+    expected = sorted(told(messages), key=lambda span: (span.trace_id, span.span_id))
+    moved = sorted(messages, key=lambda message: (message.topic == topic) != is_first)
+    found = sorted(told(moved), key=lambda span: (span.trace_id, span.span_id))
     assert found == expected
 
 
