@@ -18,8 +18,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def engine_processes(pid: int) -> list[int]:
-    """Return vLLM's processes below a worker; it names them `VLLM::...`."""
-    return [one for one in descendants(pid) if _name(one).startswith("VLLM")]
+    """Return vLLM's living processes below a worker; it names them `VLLM::...`. One that has died
+    and was not waited for yet keeps its name and is left out.
+    """
+    return [one for one in descendants(pid) if _name(one).startswith("VLLM") and not _is_dead(one)]
 
 
 def _children(pid: int) -> list[int]:
@@ -35,3 +37,12 @@ def _name(pid: int) -> str:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
         return ""
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return True
+    # The name before it, in brackets, may hold anything.
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
