@@ -39,11 +39,10 @@ from infra.run.conductor import catch_up, open_history
 from infra.run.folder import RunStart, find, read_start
 from infra.run.history import quantiles
 from infra.settings import RunSettings, read_resolved
-from infra.standing import ends_of, through
+from infra.standing import delivered
 from schemas.enums import TokenKind
 from schemas.errors import SettingsError
 from schemas.packing import unpack_ids
-from schemas.ports import Delivered
 from schemas.records.token_commit import TokenCommit
 from schemas.records.trajectory import Trajectory
 from schemas.topics import TOKENS, TRAJECTORIES, Topic
@@ -51,7 +50,6 @@ from schemas.topics import TOKENS, TRAJECTORIES, Topic
 HAZARD = 0.01
 """Interruptions a token. Unit: 1/token."""
 _TOKENS_MAX = 2_048
-_PATIENCE_MS = 60_000
 _LAW = ScriptedSettings(
     tokens_per_s=0.0, tick_ms=1, length_median_tokens=32.0, length_sigma=1.0, byte_tokenizer=True
 )
@@ -240,15 +238,10 @@ async def exact(doors: Doors, start: RunStart, settings: RunSettings) -> Exact:
     sealed = _Sealed(start.run_id)
     reader = doors.consumers.reader({topic: start.starts[topic.name] for topic in topics})
     try:
-        async for messages in through(
-            reader,
-            await ends_of(reader, topics),
-            clock=doors.clock,
-            patience=lambda: doors.deadline(_PATIENCE_MS, "prompts and lengths"),
+        async for message in delivered(
+            reader, topics, clock=doors.clock, waiting_for="prompts and lengths"
         ):
-            for message in messages:
-                if isinstance(message, Delivered):
-                    sealed.take(message.record)
+            sealed.take(message.record)
     finally:
         await reader.close()
     return sealed.held(inference.scripted, tokens_max=tokens_max)

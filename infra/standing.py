@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.deadline import Deadline
 from schemas.errors import Boundary, TransientError
-from schemas.ports import Clock, Consumers, LogReader, Message
+from schemas.ports import Clock, Consumers, Delivered, LogReader, Message
 from schemas.topics import Topic
 
 _RECORDS_MAX = 2_000
 _POLL_S = 0.25
+_PATIENCE_MS = 60_000
+"""How long the bus may give nothing while the end is not reached. Unit: ms."""
 
 
 async def ends_of(reader: LogReader, topics: Iterable[Topic[Any]]) -> Mapping[tuple[str, int], int]:
@@ -46,6 +48,24 @@ async def through(
                 boundary=Boundary.BUS,
                 hint="is the bus reachable, and what this run wrote still on it?",
             )
+
+
+async def delivered(
+    reader: LogReader, topics: Collection[Topic[Any]], *, clock: Clock, waiting_for: str
+) -> AsyncIterator[Delivered[Any]]:
+    """Yield the records of these topics up to their ends as they are now, and what follows by
+    then; what cannot be read is passed over. Bounded as `through` is, by `_PATIENCE_MS`.
+    """
+
+    def patience() -> Deadline:
+        now_ms = clock.monotonic_ms()
+        return Deadline.after(_PATIENCE_MS, now_ms=now_ms, waiting_for=waiting_for)
+
+    ends = await ends_of(reader, topics)
+    async for messages in through(reader, ends, clock=clock, patience=patience):
+        for message in messages:
+            if isinstance(message, Delivered):
+                yield message
 
 
 async def standing(

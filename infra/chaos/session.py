@@ -30,7 +30,7 @@ from infra.run.folder import RunFolder, read_start, write_atomically
 from infra.run.worker import configure_log, worker_id
 from infra.settings import RunSettings
 from infra.setup.places import find_places
-from infra.standing import ends_of, through
+from infra.standing import delivered
 from schemas.errors import SettingsError
 from schemas.ports import Delivered
 from schemas.topics import (
@@ -45,8 +45,6 @@ from schemas.topics import (
     Topic,
 )
 
-_PATIENCE_MS = 60_000
-"""How long the bus may give nothing while the end is not reached. Unit: ms."""
 _READ: tuple[Topic[Any], ...] = (
     TOKENS, EPISODES, TASKS, TRAJECTORIES, GATE_DECISIONS, VERDICTS, LEARNER_STEPS, WORKERS,
 )  # fmt: skip
@@ -294,15 +292,10 @@ async def read_run(doors: Doors, run_id: str, starts: Mapping[str, Mapping[int, 
     read = Read(findings=Findings(run_id), resuming=Resuming(run_id))
     reader = doors.consumers.reader({topic: starts[topic.name] for topic in _READ})
     try:
-        async for messages in through(
-            reader,
-            await ends_of(reader, _READ),
-            clock=doors.clock,
-            patience=lambda: doors.deadline(_PATIENCE_MS, "what the run's stages wrote"),
+        async for message in delivered(
+            reader, _READ, clock=doors.clock, waiting_for="what the run's stages wrote"
         ):
-            for message in messages:
-                if isinstance(message, Delivered):
-                    _take(read, message)
+            _take(read, message)
     finally:
         await reader.close()
     return read

@@ -32,7 +32,7 @@ from infra.run.summary import summarise
 from infra.settings import RunSettings
 from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
-from infra.standing import ends_of, through
+from infra.standing import delivered
 from learner.settings import Device
 from schemas.enums import ControlKind
 from schemas.errors import BusUnreachableError, SluiceError
@@ -58,8 +58,6 @@ _RECORDS_MAX = 2_000
 _POLL_S = 0.25
 _STOP_BUDGET_S = 60.0
 _END_BUDGET_S = 30.0
-_PATIENCE_MS = 60_000
-"""How long the bus may give nothing while the end is not reached. Unit: ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +100,10 @@ def open_history(doors: Doors, start: RunStart) -> tuple[History, LogReader]:
 
 async def catch_up(doors: Doors, history: History, reader: LogReader) -> None:
     """Read to the ends as they are now."""
-    async for messages in through(
-        reader,
-        await ends_of(reader, _READ),
-        clock=doors.clock,
-        patience=lambda: doors.deadline(_PATIENCE_MS, "the run's records"),
+    async for message in delivered(
+        reader, _READ, clock=doors.clock, waiting_for="the run's records"
     ):
-        for message in messages:
-            if isinstance(message, Delivered):
-                history.take(message)
+        history.take(message)
 
 
 async def conduct(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.standing import ends_of, through
+from infra.standing import delivered, ends_of, through
 from schemas.deadline import Deadline
 from schemas.enums import ControlKind
 from schemas.errors import TransientError
@@ -81,3 +81,12 @@ async def test_a_read_gives_up_once_nothing_more_comes() -> None:
 async def test_an_empty_topic_is_read_at_once() -> None:
     clock = HeldClock()
     assert await read(SlowReader(bus_of(0), clock, takes_ms=PATIENCE_MS), clock) == []
+
+
+async def test_what_cannot_be_read_is_passed_over() -> None:
+    clock = HeldClock()
+    bus = bus_of(COUNT)
+    bus.append_raw(CONTROL, partition=0, raw=b"no record")
+    reader = SlowReader(bus, clock, takes_ms=1)
+    found = [m async for m in delivered(reader, [CONTROL], clock=clock, waiting_for="records")]
+    assert sorted(times(found)) == list(range(COUNT))
