@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from tests.support.clocks import RealClock
 from tests.support.fake_rollout import context_on
 from tests.support.memory_bus import MemoryBus
 from tests.support.records import commit
+
+LIMIT_S = 20.0
 
 
 class CountingEngine:
@@ -59,13 +62,31 @@ class HurriedClock(RealClock):
         return self._at_ms
 
 
-async def written(step_ms: int, *, held_max: int = 1_000) -> list[tuple[int, int, int]]:
+class WaitingEngine(CountingEngine):
+    """An engine whose first insert of commits takes until the sink has read on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_inserting = False
+        self.has_read_on = threading.Event()
+
+    def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
+        self.is_inserting = table == "token_commits" and not self.inserts
+        if self.is_inserting:
+            self.has_read_on.wait(LIMIT_S)
+        super().insert(table, data, settings)
+        self.is_inserting = False
+
+
+async def written(
+    step_ms: int, *, held_max: int = 1_000, engine: CountingEngine | None = None
+) -> list[tuple[int, int, int]]:
     """Return the inserts of a sink that finds 2,000 commits in one partition, 300 in the other."""
     bus = MemoryBus(partitions=2)
     for partition, size in ((0, 2_000), (1, 300)):
         for seq in range(size):
             bus.append(TOKENS, commit(seq), partition=partition)
-    engine, stop = CountingEngine(), asyncio.Event()
+    engine, stop = engine or CountingEngine(), asyncio.Event()
     store = await Store.open(lambda: engine)
     context = context_on(bus, "sink-0", stop=stop)
     context = replace(context, clock=HurriedClock(step_ms))
@@ -73,7 +94,7 @@ async def written(step_ms: int, *, held_max: int = 1_000) -> list[tuple[int, int
         batch_offsets=1_000, batch_interval_s=0.1, buffered_records_max=held_max, drain_s=600
     )
     running = asyncio.create_task(Sink(context, given, bus.codec, store).run(""))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while sum(last - first + 1 for _, first, last in engine.inserts) < 2_300:
             await asyncio.sleep(0.01)
     stop.set()
@@ -100,3 +121,22 @@ async def test_what_has_waited_for_long_is_written_though_the_sink_is_behind() -
     assert [last + 1 for p, _, last in inserts if p == 0][:-1] == [
         first for p, first, _ in inserts if p == 0
     ][1:]
+
+
+async def test_a_sink_that_is_behind_reads_on_while_it_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, look = WaitingEngine(), Sink._look
+
+    async def watched(self: Sink, timeout_s: float) -> int:
+        found = await look(self, timeout_s)
+        if found and engine.is_inserting:
+            engine.has_read_on.set()
+        return found
+
+    monkeypatch.setattr(Sink, "_look", watched)
+    inserts = sorted(await written(20, engine=engine))
+    assert engine.has_read_on.is_set()
+    for partition, size in ((0, 2_000), (1, 300)):
+        told = [offset for p, a, b in inserts if p == partition for offset in range(a, b + 1)]
+        assert told == list(range(size)), "each offset once"
