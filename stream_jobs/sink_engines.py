@@ -74,13 +74,19 @@ class EmbeddedEngine:
         """Errors that the engine had counted after the last insert; None when others may have
         followed.
         """
-        self._handle.query("SET max_threads = 1")
+        # One thread has no groups of others to merge, so that two levels of them only cost.
+        single = {
+            "max_threads": 1, "group_by_two_level_threshold": 0,
+            "group_by_two_level_threshold_bytes": 0,
+        }  # fmt: skip
+        for name, value in single.items():
+            self._handle.query(f"SET {name} = {value}")
         for name, value in {
+            **single,
             "max_execution_time": limits.seconds_max,
             "max_result_rows": limits.rows_max,
             "result_overflow_mode": "'throw'",
             "max_memory_usage": limits.memory_bytes_max,
-            "max_threads": 1,
             "readonly": 1,
         }.items():
             self._reader.query(f"SET {name} = {value}")

@@ -198,14 +198,15 @@ LEFT JOIN (
 -- When each attempt of an episode ran at its environment worker. Unit: us, broker time.
 CREATE OR REPLACE VIEW episode_runs AS
 SELECT
-  run_id, episode_id, attempt,
+  run_id, any(episode_id) AS episode_id, attempt,
   anyIf(worker_id, kind = 'leased') AS worker,
   minIf(toUnixTimestamp64Milli(ts), kind = 'leased') * 1000 AS began,
   maxIf(toUnixTimestamp64Milli(ts), kind IN ('leased', 'progress', 'paused', 'ended')) * 1000
-    AS ended
+    AS ended,
+  episode
 FROM episode_events
 WHERE attempt > 0
-GROUP BY run_id, episode_id, attempt
+GROUP BY run_id, episode, attempt
 HAVING countIf(kind = 'leased') > 0;
 
 -- How long each stage worked: the union of what a worker did, averaged over the workers of the
@@ -291,6 +292,16 @@ SELECT
 FROM learner_events
 WHERE kind = 'step';
 
+-- When nine tenths of a batch stood on gated. Unit: us.
+CREATE OR REPLACE VIEW batches_gated AS
+SELECT m.run_id AS run_id, m.epoch AS epoch, m.number AS number,
+  toInt64(quantileExact(0.9)(toUnixTimestamp64Milli(g.ts))) * 1000 AS late_us
+FROM trained_members AS m
+JOIN gated AS g
+ON m.run_id = g.run_id AND m.partition = toInt64(g.src_partition)
+  AND m.offset = toInt64(g.src_offset)
+GROUP BY run_id, epoch, number;
+
 -- Where the learner's time went. Waiting for a batch is given to its causes one after the other, so
 -- that causes and phases sum to the whole: refresh, while workers stood still (averaged over them);
 -- straggler, once nine tenths of the batch stood on gated; backpressure, while no episode ran though
@@ -298,13 +309,13 @@ WHERE kind = 'step';
 -- batch_not_full, the rest.
 CREATE OR REPLACE VIEW wait_attribution AS
 WITH
-  least(s.wait_us, toInt64(r.us)) AS refresh,
-  least(s.wait_us - refresh, toInt64(greatest(0, s.wait_ended - greatest(s.wait_began, b.late_us))))
+  least(wait_us, toInt64(refresh_us)) AS refresh,
+  least(wait_us - refresh, toInt64(greatest(0, wait_ended - greatest(wait_began, late_us))))
     AS straggler_if,
-  if(b.late_us > 0, straggler_if, 0) AS straggler,
-  least(s.wait_us - refresh - straggler, toInt64(i.us)) AS backpressure,
-  s.wait_us - refresh - straggler - backpressure AS rest,
-  toInt64(rest * least(1, c.share)) AS commit,
+  if(late_us > 0, straggler_if, 0) AS straggler,
+  least(wait_us - refresh - straggler, toInt64(idle_us)) AS backpressure,
+  wait_us - refresh - straggler - backpressure AS rest,
+  toInt64(rest * if(run_us > 0, least(1, exposure_us / run_us), 0)) AS commit,
   arrayConcat(
     [
       ('wait', 'refresh', refresh), ('wait', 'straggler', straggler),
@@ -313,63 +324,61 @@ WITH
     ],
     arrayMap(
       x -> (if(x.1 = 'paused', 'wait', 'work'), x.1, x.2),
-      arrayFilter(x -> x.1 != 'wait_batch', CAST(s.phases_us, 'Array(Tuple(String, Int64))'))
+      arrayFilter(x -> x.1 != 'wait_batch', CAST(phases_us, 'Array(Tuple(String, Int64))'))
     )
   ) AS parts
 SELECT
   run_id, epoch, ordinal, part.1 AS kind, part.2 AS cause, part.3 / 1000000 AS spent_s
 FROM (
-  SELECT s.run_id AS run_id, s.epoch AS epoch, s.ordinal AS ordinal, arrayJoin(parts) AS part
-  FROM step_times AS s
-  LEFT JOIN (
-    SELECT p.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-      sum(greatest(0, least(p.ended, t.wait_ended) - greatest(p.began, t.wait_began)))
-        / any(p.workers) AS us
-    FROM (
-      SELECT run_id, toUnixTimestamp64Micro(at) - pause_us AS began,
-        toUnixTimestamp64Micro(at) AS ended, w.workers AS workers
-      FROM refreshes AS one
-      LEFT JOIN (
-        SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id
-      ) AS w ON one.run_id = w.run_id
-      WHERE pause_us > 0
-    ) AS p
-    ASOF JOIN step_times AS t ON p.run_id = t.run_id AND p.began <= t.at_us
-    GROUP BY run_id, epoch, number
-  ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
-  LEFT JOIN (
-    SELECT m.run_id AS run_id, m.epoch AS epoch, m.number AS number,
-      toInt64(quantileExact(0.9)(toUnixTimestamp64Milli(g.ts))) * 1000 AS late_us
-    FROM trained_members AS m
-    JOIN gated AS g
-    ON m.run_id = g.run_id AND m.partition = toInt64(g.src_partition) AND m.offset = toInt64(g.src_offset)
-    GROUP BY run_id, epoch, number
-  ) AS b ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
-  LEFT JOIN (
-    SELECT g.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-      sum(greatest(0, least(g.ended, t.wait_ended) - greatest(g.began, t.wait_began))) AS us
-    FROM (
-      -- After as many had begun as have ended none runs, until the next begins.
-      SELECT run_id, gap.1 AS began, gap.2 AS ended
+  SELECT run_id, epoch, ordinal, arrayJoin(parts) AS part
+  FROM (
+    SELECT s.run_id AS run_id, s.epoch AS epoch, s.ordinal AS ordinal, s.wait_us AS wait_us,
+      s.wait_began AS wait_began, s.wait_ended AS wait_ended, s.phases_us AS phases_us,
+      r.us AS refresh_us, b.late_us AS late_us, i.us AS idle_us, w.us AS exposure_us,
+      max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
+    FROM step_times AS s
+    LEFT JOIN (
+      SELECT p.run_id AS run_id, t.epoch AS epoch, t.number AS number,
+        sum(greatest(0, least(p.ended, t.wait_ended) - greatest(p.began, t.wait_began)))
+          / any(p.workers) AS us
       FROM (
-        SELECT run_id, arrayJoin(arrayFilter(one -> one.2 > one.1, arrayZip(
-          arrayPopBack(arraySort(groupArray(episode_runs.ended))),
-          arrayPopFront(arraySort(groupArray(episode_runs.began)))
-        ))) AS gap
-        FROM episode_runs GROUP BY run_id
-      )
-    ) AS g
-    ASOF JOIN step_times AS t ON g.run_id = t.run_id AND g.began <= t.at_us
-    GROUP BY run_id, epoch, number
-  ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
-  LEFT JOIN (
-    SELECT e.run_id AS run_id, if(e.us > 0, w.us / e.us, 0) AS share
-    FROM (SELECT run_id, sum(ended - began) AS us FROM episode_runs GROUP BY run_id) AS e
+        SELECT run_id, toUnixTimestamp64Micro(at) - pause_us AS began,
+          toUnixTimestamp64Micro(at) AS ended, w.workers AS workers
+        FROM refreshes AS one
+        LEFT JOIN (
+          SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id
+        ) AS w ON one.run_id = w.run_id
+        WHERE pause_us > 0
+      ) AS p
+      ASOF JOIN step_times AS t ON p.run_id = t.run_id AND p.began <= t.at_us
+      GROUP BY run_id, epoch, number
+    ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
+    LEFT JOIN batches_gated AS b
+    ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
+    LEFT JOIN (
+      SELECT g.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
+        sum(greatest(0, least(g.ended, t.wait_ended) - greatest(g.began, t.wait_began))) AS us
+      FROM (
+        -- After as many had begun as have ended none runs, until the next begins. An empty gap
+        -- before all others carries how long all ran, so that attempts are read once.
+        SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended
+        FROM (
+          SELECT run_id, sum(one.ended - one.began) AS run_us,
+            arrayJoin(arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
+              arrayPopBack(arraySort(groupArray(one.ended))),
+              arrayPopFront(arraySort(groupArray(one.began)))
+            )), (toInt64(0), toInt64(0)))) AS gap
+          FROM episode_runs AS one GROUP BY run_id
+        )
+      ) AS g
+      ASOF JOIN step_times AS t ON g.run_id = t.run_id AND g.began <= t.at_us
+      GROUP BY run_id, epoch, number
+    ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
     LEFT JOIN (
       SELECT run_id, sum(value) AS us FROM metric_points
       WHERE name = 'exposure_wait_us' AND isFinite(value) GROUP BY run_id
-    ) AS w ON e.run_id = w.run_id
-  ) AS c ON s.run_id = c.run_id
+    ) AS w ON s.run_id = w.run_id
+  )
 )
 WHERE spent_s != 0;
 

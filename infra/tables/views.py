@@ -179,7 +179,11 @@ VIEWS: tuple[View, ...] = (
         meaning="when in each step the learner waited for its batch",
     ),
     View(
-        name="episode_runs", columns="run_id episode_id attempt worker began ended",
+        name="batches_gated", columns="run_id epoch number late_us",
+        meaning="when nine tenths of the batch of an update stood on gated; unit: us",
+    ),
+    View(
+        name="episode_runs", columns="run_id episode_id attempt worker began ended episode",
         meaning="when each attempt of an episode ran; unit: us",
     ),
     View(

@@ -25,6 +25,9 @@ from tests.support.table_process import Tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+OF_PROJECTIONS = (
+    "episode_runs", "stage_busy", "throughput", "token_accounts", "token_funnel", "wait_totals",
+)  # fmt: skip
 BASE = {"p50", "p95", "p99", "max", "mean", "n", "bad", "run_id"}
 
 
@@ -209,6 +212,31 @@ def test_waits_and_phases_sum_to_the_wall_clock_of_the_learner(small: Tables) ->
     assert (spent["train"], spent["record"]) == (6.0, 2.0)
     waits = ("refresh", "straggler", "backpressure", "commit", "batch_not_full")
     assert sum(spent.get(cause, 0.0) for cause in waits) == pytest.approx(10.0)
+    # Of what is left, the share of the attempts' time that tokens waited for the broker.
+    ran = small.one("SELECT sum(ended - began) AS us FROM episode_runs")["us"]
+    waited = small.one(
+        "SELECT sum(value) AS us FROM metric_points "
+        "WHERE name = 'exposure_wait_us' AND isFinite(value)"
+    )["us"]
+    rest = 10.0 - spent["refresh"] - spent["straggler"] - spent.get("backpressure", 0.0)
+    assert min(ran, waited, rest) > 0
+    assert spent["commit"] == pytest.approx(rest * waited / ran, abs=2e-6)
+
+
+def test_projections_made_as_parts_merge_change_no_answer(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    try:
+        fill(tables)
+        questions = [f"SELECT * FROM {name} ORDER BY ALL" for name in OF_PROJECTIONS]
+        before = [tables.ask(one) for one in questions]
+        assert all(before)
+        for name in ("token_commits", "episode_events"):
+            tables.run(f"OPTIMIZE TABLE {name} FINAL")
+        made = tables.ask("SELECT DISTINCT name FROM system.projection_parts WHERE active")
+        assert {row["name"] for row in made} == {"by_number", "by_run", "by_writer"}
+        assert [tables.ask(one) for one in questions] == before
+    finally:
+        tables.close()
 
 
 def test_lag_is_told_by_step_and_by_bucket_with_the_ratio_and_the_sample_size(
