@@ -65,9 +65,14 @@ class Hands:
         self._covering = covering
         self._turns = Turns(shared, start, covering.must_cover)
         self._tools = ToolHands(shared, start, writer, covering)
-        self._queue_us = self._now_ms() * 1000 - start.lease.read_ms * 1000
+        self._queue_us = 0
         self._reset_us = 0
         self._step_us = 0
+
+    def begin(self) -> None:
+        """Note that the attempt starts: what passed since its lease was written was waiting."""
+        lease = self._start.lease
+        self._queue_us = 1000 * (max(0, lease.age_ms) + self._now_ms() - lease.read_ms)
 
     async def close(self) -> None:
         """Release what the environment holds, inside the bound of a step."""
@@ -163,7 +168,7 @@ class Hands:
     async def _end(self, episode: Episode, done: Done) -> Event:
         ended = self._writer.ended(
             episode, done, self._now_us(),
-            reset_us=self._reset_us, step_us=self._step_us, queue_us=max(0, self._queue_us),
+            reset_us=self._reset_us, step_us=self._step_us, queue_us=self._queue_us,
         )  # fmt: skip
         await self._send(EPISODES, ended, "the end of the episode")
         return EndedWritten()

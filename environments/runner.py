@@ -109,6 +109,7 @@ class EpisodeRunner:
         Raises InvariantError, after which the process must not go on. Everything else that happens
         becomes an event.
         """
+        self._hands.begin()
         keeper = asyncio.create_task(self._keep_lease(), name=f"lease {self._lease.episode_id}")
         urgent = asyncio.create_task(self._urgent.get())
         working: asyncio.Task[Event] | None = None

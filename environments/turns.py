@@ -1,7 +1,8 @@
 """The gateway half of an attempt: which worker it asks, and what each refusal leads to.
 
 The episode stays with a worker until that fails or goes. All waits for one turn, over all workers
-that are asked, share one Deadline; when it passes the attempt ends as infrastructure_error.
+that are asked, share one Deadline; when it passes the attempt ends as infrastructure_error. The
+session before the first turn has a Deadline of its own, since the environment is reset in between.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Turns:
         self._must_cover = must_cover
         self._worker: WorkerState | None = None
         self._deadline: Deadline | None = None
-        self._asked_ms = 0
+        self._asked_ms: int | None = None
+        """When the turn that is under way was first asked for. Unit: ms, monotonic."""
         self._refused_in_a_row = 0
         self.log = ToolLog()
         """The tool log as the fence of this attempt read it."""
@@ -78,6 +80,9 @@ class Turns:
 
     async def ask(self, command: AskGateway) -> Event:
         """Ask the session's worker for a turn."""
+        if self._asked_ms is None:
+            self._asked_ms = self._shared.context.clock.monotonic_ms()
+            self._deadline = None
         while True:
             deadline = self._turn_deadline()
             worker = self._worker
@@ -106,16 +111,16 @@ class Turns:
             )
 
     def _note_answer(self) -> None:
+        assert self._asked_ms is not None
         seconds = (self._shared.context.clock.monotonic_ms() - self._asked_ms) / 1000
         self._shared.metrics.observe(
             "environment_turn_s", seconds, "s", environment=self._task.environment
         )
-        self._deadline = None
+        self._asked_ms = self._deadline = None
         self._refused_in_a_row = 0
 
     def _turn_deadline(self) -> Deadline:
         if self._deadline is None:
-            self._asked_ms = self._shared.context.clock.monotonic_ms()
             seconds = self._shared.settings.turn_deadline_s
             self._deadline = self._shared.deadline(seconds, f"a turn of {self._lease.episode_id}")
         return self._deadline

@@ -11,20 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from environments import registry
 from environments.ports import Gold
 from environments.transcripts import to_text
 from schemas.enums import ClockOwner, Purpose, VerdictCode
 from schemas.ids import WorkerId, episode_id
-from schemas.ports import Context
+from schemas.ports import Clock, Context
 from schemas.records.task import Task
 from schemas.records.verifier_result import VerifierResult
 from schemas.records.verify_request import VerifyRequest
 from schemas.topics import DEAD_LETTERS, TASKS, VERDICTS, VERIFY_REQUESTS
+from tests.support.clocks import HeldClock
 from tests.support.environment_world import until
 from tests.support.faulty_judge import PACKAGE as FAULTY
 from tests.support.memory_bus import Fault, MemoryBus
 from tests.support.task_records import RUN, task_of
+from verifier.core.verdicts import Outcome
+from verifier.judge import Judge
 from verifier.settings import VerifierSettings
 from verifier.worker import VerifierWorker
 
@@ -36,8 +41,8 @@ SETTINGS = VerifierSettings(
 class World:
     """A bus with requests to judge."""
 
-    def __init__(self) -> None:
-        self.bus = MemoryBus(partitions=2)
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.bus = MemoryBus(partitions=2, clock=clock)
         self._count = 0
 
     @asynccontextmanager
@@ -251,3 +256,29 @@ async def test_a_rubric_sees_none_of_the_processs_environment() -> None:
     assert "PATH" in names
     assert "SLUICE" not in names
     assert "USER" not in names
+
+
+async def test_a_late_judgement_shows_in_its_own_time_and_as_the_wait_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, late_us, judge = HeldClock(), 200_000, Judge.judge
+
+    async def judged_late(self: Judge, request: VerifyRequest, task: Task) -> Outcome:
+        if request.episode_id == first.episode_id:
+            clock.advance(late_us // 1000)
+        return await judge(self, request, task)
+
+    monkeypatch.setattr(Judge, "judge", judged_late)
+    world = World(clock)
+    first, second = world.faulty("correct"), world.faulty("wrong_answer")
+    clock.advance(50)
+    async with world.verifier(processes=1):
+        await world.verdicts(2)
+        third = world.faulty("correct")
+        found = await world.verdicts(3)
+    told = [found[asked.episode_id] for asked in (first, second, third)]
+    assert [(one.queued_us, one.duration_us, one.cost_s) for one in told] == [
+        (50_000, late_us, late_us / 1e6),
+        (50_000 + late_us, 0, 0.0),
+        (0, 0, 0.0),
+    ]

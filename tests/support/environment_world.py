@@ -12,7 +12,7 @@ from environments.worker import run
 from schemas.enums import EpisodeEventKind
 from schemas.ids import EpisodeId, WorkerId, episode_id
 from schemas.partition import partition_of
-from schemas.ports import Context
+from schemas.ports import Clock, Context
 from schemas.records.episode_event import EpisodeEvent
 from schemas.records.task import Task
 from schemas.topics import EPISODES, TASKS, TOOL_EVENTS, WORKERS
@@ -38,8 +38,8 @@ SETTINGS = EnvironmentSettings(
 class World:
     """The bus with its scheduler's and gateways' records, and environment workers on demand."""
 
-    def __init__(self, policy: Policy, *, partitions: int = 4) -> None:
-        self.bus = MemoryBus(partitions=partitions)
+    def __init__(self, policy: Policy, *, partitions: int = 4, clock: Clock | None = None) -> None:
+        self.bus = MemoryBus(partitions=partitions, clock=clock)
         self.wal = FakeWal(policy)
         self._workers: list[asyncio.Task[None]] = []
         for partition in range(partitions):
