@@ -256,8 +256,11 @@ class Generation:
             self._quarantine(Code.INVALID_LOGPROB, wrong, delta)
         if not self.first_token_us and count:
             self.first_token_us = now_us
-        self.prefilled_tokens = delta.prefilled_tokens or self.prefilled_tokens
-        self.reused_tokens = delta.reused_tokens or self.reused_tokens
+        if not (self.prefilled_tokens or self.reused_tokens):
+            # Of the first request that the engine gets: a later one of the same turn also holds
+            # what was sampled by then, which is no prompt.
+            self.prefilled_tokens = delta.prefilled_tokens
+            self.reused_tokens = delta.reused_tokens
         base = len(self._sampled) - self._request_base
         self._stamped.append((delta.version, base, base + count))
         self._sampled.extend(delta.token_ids)

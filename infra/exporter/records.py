@@ -14,9 +14,9 @@ from infra.exporter.catalogue import Quantity
 from schemas.enums import (
     DropReason,
     EpisodeEventKind,
+    FinishReason,
     GateOutcome,
     LearnerEventKind,
-    TokenKind,
     VerdictCode,
 )
 from schemas.packing import unpack_timing
@@ -63,9 +63,10 @@ def samples_of(record: Any) -> Iterator[Sample]:
 
 def _commit(record: TokenCommit) -> Iterator[Sample]:
     yield Sample(of.TOKENS, record.count, (record.kind.value,))
-    if record.kind is TokenKind.ACTION and record.timing:
+    # Every commit of a turn says it all again; the one that ends the turn counts.
+    if record.timing and record.finish_reason is not FinishReason.NONE:
         timing = unpack_timing(record.timing)
-        if record.seq >= 0 and timing.first_token_us > timing.requested_us > 0:
+        if timing.first_token_us > timing.requested_us > 0:
             yield Sample(of.TTFT, (timing.first_token_us - timing.requested_us) * _US)
         yield Sample(of.PREFILLED, timing.prefilled_tokens)
         yield Sample(of.REUSED, timing.reused_tokens)

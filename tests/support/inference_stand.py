@@ -23,7 +23,6 @@ from schemas.ports import Context, Delivered
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import EpisodeWal
 from schemas.topics import ALL, TOKENS
-from tests.support.clocks import RealClock
 from tests.support.memory_bus import MemoryBus
 
 RUN = RunId("0190b5f0-0000-7000-8000-000000000001")
@@ -78,7 +77,7 @@ def context_on(bus: MemoryBus, worker: str) -> Context:
         incarnation=f"{worker}-1",
         producer=bus.producer(),
         consumers=bus.consumers(),
-        clock=RealClock(),
+        clock=bus.clock,
         starts={topic.name: dict.fromkeys(range(bus.partitions), 0) for topic in ALL},
         secret=SECRET,
         stop=asyncio.Event(),
