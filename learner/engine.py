@@ -64,6 +64,10 @@ class RankResult:
     forward_s: float = 0.0
     backward_s: float = 0.0
     optimiser_s: float = 0.0
+    reduce_s: float = 0.0
+    """Part of `backward_s` that went to collectives: gradients are reduced as they come."""
+    gather_s: float = 0.0
+    """Part of `optimiser_s` that went to collectives: norms, and weights from all ranks."""
     shape: Shape = field(default_factory=lambda: Shape(parameters=0))
     """Of the model, for the arithmetic of the step."""
 
@@ -159,6 +163,9 @@ class Engine:
         if not torch.distributed.is_initialized():
             deepspeed.init_distributed(dist_backend=backend, verbose=False)
         self.group = torch.distributed.new_group(backend="gloo")
+        self._collectives = deepspeed.comm.comm.timers
+        # DeepSpeed times its own collectives; it waits for each, as it does without overlap.
+        deepspeed.comm.configure(enabled=settings.ranks > 1, prof_all=True, verbose=False)
         policy = ActionPolicy(model)
         self._engine, *_ = deepspeed.initialize(
             model=policy, model_parameters=policy.parameters(), config=_configuration(settings)
@@ -201,15 +208,16 @@ class Engine:
         rate = learning_rate(self.settings, ordinal)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
-        started = time.perf_counter()
+        started = self._settled_s()
         self._engine.step()
-        result.optimiser_s = time.perf_counter() - started
+        result.optimiser_s = self._settled_s() - started
+        result.gather_s = self._take_collectives_s()
         result.learning_rate = rate
         result.gradient_norm = float(self._engine.get_global_grad_norm() or 0.0)
         return result
 
     def _pass(self, rows: Rows, scale: float, result: RankResult) -> None:
-        started = time.perf_counter()
+        started = self._settled_s()
         members = list(rows) or [_nothing()]
         packed = pack_rows(members).to(self.device)
         with self._autocast():
@@ -222,10 +230,12 @@ class Engine:
             old_N=logp_N.detach(),
         )
         outcome = self.loss(inputs)
-        between = time.perf_counter()
+        between = self._settled_s()
+        self._take_collectives_s()
         self._engine.backward(outcome.loss * scale)
         result.forward_s += between - started
-        result.backward_s += time.perf_counter() - between
+        result.backward_s += self._settled_s() - between
+        result.reduce_s += self._take_collectives_s()
         if not rows:
             return
         result.loss_sum += float(outcome.loss.detach())
@@ -243,6 +253,21 @@ class Engine:
                 coefficient_N=_array(outcome.coefficient_N),
             )
         )
+
+    def _settled_s(self) -> float:
+        """Return the time once the device has done what it was given, not merely been told."""
+        if self.settings.device is Device.CUDA:
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def _take_collectives_s(self) -> float:
+        """Return how long DeepSpeed's collectives took since the last call."""
+        import deepspeed
+
+        spent_ms = sum(timer.elapsed() for timer in self._collectives.get_timers().values())
+        # It keeps every call for its own summary.
+        deepspeed.comm.comm.comms_logger.comms_dict.clear()
+        return float(spent_ms) / 1000
 
     def _kept(self, micro_batches: Sequence[Loader]) -> float:
         """Return the global count of kept tokens: one pass without gradients, since the count

@@ -113,14 +113,14 @@ class Stepper:
             self._phases.enter("other", now_us=self._now_us())
         finally:
             self._segments.release()
-        self._phases.split(
-            "train",
-            {
-                "forward": int(1e6 * results[0].forward_s),
-                "backward": int(1e6 * results[0].backward_s),
-                "optimiser": int(1e6 * results[0].optimiser_s),
-            },
-        )
+        first = results[0]
+        spent_s = {
+            "forward": first.forward_s,
+            "backward": first.backward_s - first.reduce_s,
+            "optimiser": first.optimiser_s - first.gather_s,
+            "communication": first.reduce_s + first.gather_s,
+        }
+        self._phases.split("train", {name: int(1e6 * s) for name, s in spent_s.items()})
         norm = results[0].gradient_norm
         if not np.isfinite(norm):
             raise InvariantError(

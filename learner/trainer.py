@@ -104,7 +104,7 @@ class Trainer:
             canary=canary,
         )
         self._segments = Segments(context.run_id)
-        self._phases = Phases("start", now_us=context.clock.now_us())
+        self._phases = Phases("start", now_us=self._elapsed_us())
         self._fetcher = PayloadFetcher(context)
         self._stepper = Stepper(
             settings,
@@ -113,7 +113,7 @@ class Trainer:
             self._fetcher,
             self._segments,
             phases=self._phases,
-            now_us=context.clock.now_us,
+            now_us=self._elapsed_us,
         )
         self._loss_name = ranks.loss.spec.name
         self._bounds = Bounds(
@@ -165,7 +165,7 @@ class Trainer:
         return (budget > 0 and self._head.ordinal >= budget) or self._bus.control.is_draining
 
     async def _rest(self) -> None:
-        self._phases.enter("paused", now_us=self._context.clock.now_us())
+        self._phases.enter("paused", now_us=self._elapsed_us())
         self._heard_ms = self._context.clock.monotonic_ms()
         await asyncio.sleep(_POLL_S)
 
@@ -185,7 +185,7 @@ class Trainer:
         if chosen:
             await self._step(chosen)
             return
-        self._phases.enter("wait_batch", now_us=self._context.clock.now_us())
+        self._phases.enter("wait_batch", now_us=self._elapsed_us())
         if consumption.waiting >= self._settings.buffer_max:
             raise TransientError(
                 f"{consumption.waiting} trajectories wait and none makes a batch of "
@@ -253,24 +253,24 @@ class Trainer:
         version = Version(self._bus.epoch, parent.number + 1)
         ordinal = self._head.ordinal + 1
         written: Written | None = None
-        self._phases.enter("export", now_us=self._context.clock.now_us())
+        self._phases.enter("export", now_us=self._elapsed_us())
         budget = self._settings.steps
         if ordinal % self._settings.publish_every == 0 or ordinal == budget:
             written = await self._publisher.export(version)
-        self._phases.enter("record", now_us=self._context.clock.now_us())
+        self._phases.enter("record", now_us=self._elapsed_us())
         offset = await self._append_step(outcome, version, ordinal, parent, written)
         stepped_us = 1000 * (self._bus.log.stepped_ms(version) or 0)
         self._head.advance(version, ordinal, written.digest if written else "", stepped_us)
         self._checkpoints.chain.append(
             StepRef(epoch=version.epoch, number=version.number, ordinal=ordinal, offset=offset)
         )
-        self._phases.enter("publish", now_us=self._context.clock.now_us())
+        self._phases.enter("publish", now_us=self._elapsed_us())
         if written is not None:
             await self._publisher.announce(version, ordinal, parent, written)
         await asyncio.to_thread(
             self._publisher.collect, checkpointed=self._checkpoints.versions_kept()
         )
-        self._phases.enter("other", now_us=self._context.clock.now_us())
+        self._phases.enter("other", now_us=self._elapsed_us())
 
     async def _append_step(
         self,
@@ -288,7 +288,7 @@ class Trainer:
             digest=written.digest if written else "",
         )
         lists = await put_rejected(self._bus, outcome)
-        phases_us = self._phases.take(now_us=self._context.clock.now_us())
+        phases_us = self._phases.take(now_us=self._elapsed_us())
         event = step_event(
             self._bus,
             outcome,
@@ -312,7 +312,7 @@ class Trainer:
     async def _checkpoint_if_new(self) -> None:
         if self._checkpointed == self._head.ordinal or not self._head.ordinal:
             return
-        self._phases.enter("checkpoint", now_us=self._context.clock.now_us())
+        self._phases.enter("checkpoint", now_us=self._elapsed_us())
         name = await self._checkpoints.take(
             version=self.version,
             ordinal=self._head.ordinal,
@@ -321,7 +321,7 @@ class Trainer:
             policy_digest=self._head.digest,
         )
         self._checkpointed = self._head.ordinal
-        self._phases.enter("other", now_us=self._context.clock.now_us())
+        self._phases.enter("other", now_us=self._elapsed_us())
         _LOG.info("checkpoint %s covers update %d", name, self._head.ordinal)
 
     async def _close_run(self) -> bool:
@@ -352,3 +352,7 @@ class Trainer:
         await self._fetcher.close()
         await self._bus.close()
         await self._ranks.close()
+
+    def _elapsed_us(self) -> int:
+        """Return a time for phases; a wall clock that is set back would take time out of them."""
+        return 1000 * self._context.clock.monotonic_ms()

@@ -123,6 +123,11 @@ async def three_steps(
             segments.release()
             loss = sum(result.loss_sum for result in results) / work.action_tokens
             told.append((loss, results[0].gradient_norm))
+            for one in results:
+                # One rank has nobody to talk to; of two each waits for the other in both.
+                assert (one.reduce_s > 0, one.gather_s > 0) == (ranks > 1, ranks > 1)
+                assert one.reduce_s < one.backward_s
+                assert one.gather_s < one.optimiser_s
         weights = await all_ranks.call(
             lambda engine: {n: t.detach().clone() for n, t in engine.model.state_dict().items()}
         )

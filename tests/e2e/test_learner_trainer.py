@@ -138,7 +138,7 @@ async def test_a_run_trains_publishes_checkpoints_and_closes(tmp_path: Path, mod
     log = GatedLog(bus)
     for ordinal in range(10):
         log.admit(random_group(ordinal))
-    settings = settings_for(tmp_path, model)
+    settings = settings_for(tmp_path, model, peak_tflops=0.5)
     stop = asyncio.Event()
     task = asyncio.create_task(run(context_of(bus, "learner-0", stop), settings, bus.codec))
     while len(steps_of(bus, LearnerEventKind.CHECKPOINTED)) < 2 and not task.done():
@@ -153,6 +153,18 @@ async def test_a_run_trains_publishes_checkpoints_and_closes(tmp_path: Path, mod
     for step in steps:
         assert step.action_tokens == step.kept_tokens + step.rejected_low + step.rejected_high
         assert step.metrics["gradient_norm"] > 0.0
+        model_s = (step.phases_us["forward"] + step.phases_us["backward"]) / 1e6
+        assert step.metrics["mfu_ratio"] == pytest.approx(
+            step.metrics["arithmetic_operations"] / model_s / 0.5e12, rel=1e-3
+        )
+        assert step.metrics["mfu_ratio"] > 0.0
+    # From the first step to the last every moment belongs to a phase.
+    apart_us = steps[-1].at_us - steps[0].at_us
+    told_us = sum(sum(step.phases_us.values()) for step in steps[1:])
+    assert told_us == pytest.approx(apart_us, rel=0.05, abs=50_000)
+    # Every second update has a checkpoint, which the step after it tells of.
+    has_checkpoint = [step.phases_us.get("checkpoint", 0) > 0 for step in steps]
+    assert has_checkpoint == [False, False, True, False]
     assert [step.trained[0].lag_steps for step in steps] == [0, 1, 2, 3]
     policies = {(p.epoch, p.number): p for p in bus.records(POLICIES)}
     assert sorted(policies) == [(0, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
