@@ -75,7 +75,7 @@ class EmbeddedEngine:
         followed.
         """
         # One thread has no groups of others to merge, so that two levels of them only cost.
-        single = {
+        single: dict[str, object] = {
             "max_threads": 1, "group_by_two_level_threshold": 0,
             "group_by_two_level_threshold_bytes": 0,
         }  # fmt: skip

@@ -24,6 +24,7 @@ from stream_jobs.core.sink_batches import Place
 from stream_jobs.core.sink_columns import Kind, Table
 from stream_jobs.core.sink_ranges import Range, Stored, Written, claim, progress
 from stream_jobs.core.sink_rollups import (
+    NEWEST,
     Rollup,
     counting,
     differing,
@@ -82,6 +83,8 @@ class Store:
         self._thread = thread
         # Of the queries of others one stands in the thread's way at a time: rows wait for no more.
         self._asking = asyncio.Semaphore(1)
+        self._rolled: int | None = None
+        """When minutes were last made, by anyone as far as it is known. Unit: us."""
 
     @property
     def is_shared(self) -> bool:
@@ -160,8 +163,15 @@ class Store:
         """Return the minutes whose rows are not those that the rollup holds. Unit: s since 1970."""
         return [int(minute) for (minute,) in await self.rows(differing(rollup))]
 
-    async def roll(self, rollup: Rollup, minutes: Sequence[int], *, rolled: int) -> None:
-        """Make these minutes of a rollup anew; `rolled` rises with every call."""
+    async def roll(self, rollup: Rollup, minutes: Sequence[int], *, now_us: int) -> None:
+        """Make these minutes of a rollup anew. Of several makings of a minute that of the latest
+        time counts, so that this one is given a later time than all that stand, whatever the clock
+        says.
+        """
+        if self._rolled is None:
+            ((newest,),) = await self.rows(NEWEST)
+            self._rolled = int(newest)
+        self._rolled = rolled = max(now_us, self._rolled + 1)
         for some in portions(minutes):
             rows = await self.rows(counting(rollup, some))
             await self.run(made(rollup, some, rolled=rolled))

@@ -186,9 +186,9 @@ class Writer:
 
     async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
         """Make these minutes of a rollup anew, as patiently as rows are inserted."""
-        rolled = self._context.clock.now_us()
+        now_us = self._context.clock.now_us()
         await self._patiently(
-            partial(self._store.roll, rollup, minutes, rolled=rolled),
+            partial(self._store.roll, rollup, minutes, now_us=now_us),
             f"the rollup of {rollup.table}",
         )
 

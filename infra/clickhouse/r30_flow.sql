@@ -234,6 +234,12 @@ SELECT run_id, 'learn', sum(
   ) / 1000000, uniqExact(learner_id)
 FROM learner_events WHERE kind = 'step' GROUP BY run_id;
 
+-- The steps that count: a learner that was restored makes the steps after its checkpoint again, and
+-- what the earlier ones trained is gone.
+CREATE OR REPLACE VIEW steps_counted AS
+SELECT run_id, ordinal, max(epoch) AS epoch FROM learner_events WHERE kind = 'step'
+GROUP BY run_id, ordinal;
+
 CREATE OR REPLACE VIEW throughput AS
 SELECT
   w.run_id AS run_id, w.wall_s AS wall_s,
@@ -250,7 +256,9 @@ LEFT JOIN (
 ) AS s ON w.run_id = s.run_id
 LEFT JOIN (
   SELECT run_id, sum(kept_tokens) AS tokens, uniqExact(episode) AS trajectories
-  FROM trained_members GROUP BY run_id
+  FROM trained_members
+  WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
+  GROUP BY run_id
 ) AS t ON w.run_id = t.run_id
 LEFT JOIN (
   SELECT run_id, argMax(stage, busy) AS stage, max(busy) AS busy_s
@@ -274,6 +282,7 @@ FROM (
   FROM quantity_1m WHERE quantity = 'commit_size_tokens'
   UNION ALL
   SELECT run_id, toStartOfMinute(ts), 0, kept_tokens, 1 FROM trained_members
+  WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
 )
 GROUP BY run_id, t;
 
@@ -291,6 +300,14 @@ SELECT
   wait_ended - wait_us AS wait_began
 FROM learner_events
 WHERE kind = 'step';
+
+-- Where each wait for a batch began (sign -1) and ended (sign 1). Unit: us.
+CREATE OR REPLACE VIEW wait_edges AS
+SELECT run_id, epoch, number, edge.1 AS at, edge.2 AS sign
+FROM (
+  SELECT run_id, epoch, number, arrayJoin([(wait_began, -1), (wait_ended, 1)]) AS edge
+  FROM step_times
+);
 
 -- When nine tenths of a batch stood on gated. Unit: us.
 CREATE OR REPLACE VIEW batches_gated AS
@@ -338,40 +355,54 @@ FROM (
       max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
     FROM step_times AS s
     LEFT JOIN (
-      SELECT p.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-        sum(greatest(0, least(p.ended, t.wait_ended) - greatest(p.began, t.wait_began)))
-          / any(p.workers) AS us
+      -- How long a worker stood still in a wait is what it had by the end less what it had by the
+      -- beginning, so that a pause counts in each of several waits that it reaches into.
+      SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
+        sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
       FROM (
-        SELECT run_id, toUnixTimestamp64Micro(at) - pause_us AS began,
-          toUnixTimestamp64Micro(at) AS ended, w.workers AS workers
-        FROM refreshes AS one
-        LEFT JOIN (
-          SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id
-        ) AS w ON one.run_id = w.run_id
-        WHERE pause_us > 0
-      ) AS p
-      ASOF JOIN step_times AS t ON p.run_id = t.run_id AND p.began <= t.at_us
+        SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
+          e.sign AS sign, one.worker AS worker
+        FROM wait_edges AS e
+        JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
+        ON e.run_id = one.run_id
+      ) AS t
+      ASOF JOIN (
+        SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
+          toUnixTimestamp64Micro(at) AS ended,
+          sum(pause_us) OVER (
+            PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
+          ) - pause_us AS before
+        FROM refreshes WHERE pause_us > 0
+      ) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
+      JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
+      ON t.run_id = w.run_id
       GROUP BY run_id, epoch, number
     ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
     LEFT JOIN batches_gated AS b
     ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
     LEFT JOIN (
-      SELECT g.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
-        sum(greatest(0, least(g.ended, t.wait_ended) - greatest(g.began, t.wait_began))) AS us
-      FROM (
+      SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
+        sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
+      FROM wait_edges AS t
+      ASOF JOIN (
         -- After as many had begun as have ended none runs, until the next begins. An empty gap
         -- before all others carries how long all ran, so that attempts are read once.
-        SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended
+        SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
         FROM (
-          SELECT run_id, sum(one.ended - one.began) AS run_us,
-            arrayJoin(arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
-              arrayPopBack(arraySort(groupArray(one.ended))),
-              arrayPopFront(arraySort(groupArray(one.began)))
-            )), (toInt64(0), toInt64(0)))) AS gap
-          FROM episode_runs AS one GROUP BY run_id
+          SELECT run_id, run_us, arrayJoin(arrayZip(
+            gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
+              arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
+          )) AS gap
+          FROM (
+            SELECT run_id, sum(one.ended - one.began) AS run_us,
+              arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
+                arrayPopBack(arraySort(groupArray(one.ended))),
+                arrayPopFront(arraySort(groupArray(one.began)))
+              )), (toInt64(0), toInt64(0))) AS gaps
+            FROM episode_runs AS one GROUP BY run_id
+          )
         )
-      ) AS g
-      ASOF JOIN step_times AS t ON g.run_id = t.run_id AND g.began <= t.at_us
+      ) AS g ON t.run_id = g.run_id AND t.at >= g.began
       GROUP BY run_id, epoch, number
     ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
     LEFT JOIN (

@@ -18,6 +18,7 @@ SELECT
   metrics['sample_size_tokens'] AS effective_sample_tokens,
   metrics['gradient_norm'] AS gradient_norm,
   metrics['lag_mean_updates'] AS lag_mean_updates,
+  metrics['mfu_ratio'] AS mfu_ratio,
   action_tokens, kept_tokens, rejected_low, rejected_high, trained_n AS trajectories,
   arraySum(mapValues(phases_us)) / 1000000 AS step_s
 FROM learner_events
@@ -104,10 +105,16 @@ SELECT run_id, tool, exit_class, count() AS n, countIf(replayed) AS replayed
 FROM tool_events WHERE kind = 'result'
 GROUP BY run_id, tool, exit_class;
 
+-- Failures that cost an attempt which was tried again: each Leased tells all of its episode so far.
+-- A worker that died leaves no Ended, so these do not count them.
 CREATE OR REPLACE VIEW retries_by_cause AS
-SELECT run_id, stop_cause AS cause, count() AS n
-FROM episode_events
-WHERE kind = 'ended' AND stop_cause IN ('environment_error', 'infrastructure_error')
+SELECT run_id, cause, sum(times) AS n
+FROM (
+  SELECT run_id, episode, failure.1 AS cause, max(failure.2) AS times
+  FROM episode_events ARRAY JOIN CAST(after_failures, 'Array(Tuple(String, Int64))') AS failure
+  WHERE kind = 'leased'
+  GROUP BY run_id, episode, cause
+)
 GROUP BY run_id, cause;
 
 CREATE OR REPLACE VIEW policy_lag_by_step AS

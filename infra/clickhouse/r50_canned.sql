@@ -185,6 +185,19 @@ WHERE run_id = {run_id:String} AND (ordinal, epoch) IN (
   WHERE run_id = {run_id:String} AND kind = \'step\' AND $__timeFilter(ts) GROUP BY ordinal
 )
 ORDER BY ordinal'),
+    ('mfu_by_step', 'learning', 'How much of the hardware does the learner use?', 'ratio', 'by_step', 'run_id', 'SELECT ordinal, mfu_ratio
+FROM learning_by_step
+WHERE run_id = {run_id:String} AND (ordinal, epoch) IN (
+  SELECT ordinal, max(epoch) FROM learner_events
+  WHERE run_id = {run_id:String} AND kind = \'step\' AND true GROUP BY ordinal
+)
+ORDER BY ordinal', 'SELECT ordinal, mfu_ratio
+FROM learning_by_step
+WHERE run_id = {run_id:String} AND (ordinal, epoch) IN (
+  SELECT ordinal, max(epoch) FROM learner_events
+  WHERE run_id = {run_id:String} AND kind = \'step\' AND $__timeFilter(ts) GROUP BY ordinal
+)
+ORDER BY ordinal'),
     ('entropy_by_step', 'learning', 'Does the policy still explore?', 'nats', 'by_step', 'run_id', 'SELECT ordinal, entropy_nats
 FROM learning_by_step
 WHERE run_id = {run_id:String} AND (ordinal, epoch) IN (

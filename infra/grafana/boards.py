@@ -155,6 +155,7 @@ def _learning() -> Dashboard:
         .with_panel(p.quantity("learner_step_ms", "An update"))
         .with_panel(p.rows("learner_phases", "Phases of an update", units=dict.fromkeys(
             ("p50", "p95", "p99", "max", "total"), "ms")))
+        .with_panel(p.by_step("mfu_by_step", "Hardware in use (MFU)", unit="share"))
     )  # fmt: skip
 
 

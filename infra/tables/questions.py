@@ -174,6 +174,7 @@ _LEARNING = (
     _steps("loss_by_step", "What is the loss?", "the loss's own", "loss"),
     _steps("gradient_by_step", "How large is the gradient before clipping?", "norm",
            "gradient_norm"),
+    _steps("mfu_by_step", "How much of the hardware does the learner use?", "ratio", "mfu_ratio"),
     _steps("entropy_by_step", "Does the policy still explore?", "nats", "entropy_nats"),
     _steps("kl_by_step", "How far is the policy from the one that sampled?", "nats", "kl_nats"),
     _steps("masking_by_step", "What share of tokens does the gate of the loss reject, and what "

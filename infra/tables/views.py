@@ -137,12 +137,17 @@ VIEWS: tuple[View, ...] = (
         meaning="what became of each issued episode",
     ),
     View(
+        name="steps_counted", columns="run_id ordinal epoch",
+        meaning="the newest making of each update; what a restore rolled back is not here",
+    ),
+    View(
         name="throughput",
         columns="run_id wall_s raw_tokens trained_tokens trained_trajectories raw_tokens_per_s "
         "effective_tokens_per_s effective_trajectories_per_s bottleneck bottleneck_busy_s "
         "bound_tokens_per_s",
         meaning="sampled and trained tokens over one wall clock, from the run's start to its last "
-        "update or token; beside it the bound: trained tokens over the time of the busiest stage",
+        "update or token; beside it the bound: trained tokens over the time of the busiest stage; "
+        "updates that a restore rolled back trained nothing",
     ),
     View(
         name="throughput_by_minute",
@@ -179,6 +184,10 @@ VIEWS: tuple[View, ...] = (
         meaning="when in each step the learner waited for its batch",
     ),
     View(
+        name="wait_edges", columns="run_id epoch number at sign",
+        meaning="where each of these waits began (sign -1) and ended (sign 1); unit: us",
+    ),
+    View(
         name="batches_gated", columns="run_id epoch number late_us",
         meaning="when nine tenths of the batch of an update stood on gated; unit: us",
     ),
@@ -191,9 +200,11 @@ VIEWS: tuple[View, ...] = (
         columns="run_id ts epoch number ordinal worker loss_name loss reward_mean advantage_mean "
         "advantage_variance zero_advantage_ratio entropy_nats kl_nats gate_fraction_ratio "
         "ratio_p50 ratio_p95 ratio_p99 measured_tokens effective_sample_tokens gradient_norm "
-        "lag_mean_updates action_tokens kept_tokens rejected_low rejected_high trajectories "
-        "step_s",
-        meaning="what the learner measured in each update",
+        "lag_mean_updates mfu_ratio action_tokens kept_tokens rejected_low rejected_high "
+        "trajectories step_s",
+        meaning="what the learner measured in each update; mfu_ratio: arithmetic of forward and "
+        "backward over what `learner.peak_tflops` of each rank could do in their time (formula in "
+        "learner/core/flops.py), 0 while that is not set",
     ),
     View(
         name="learner_phase_ms", columns="run_id phase p50 p95 p99 max total n",
@@ -237,7 +248,8 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         name="retries_by_cause", columns="run_id cause n",
-        meaning="attempts that ended in a fault of ours and were tried again or given up",
+        meaning="failures that cost an attempt which was tried again, by class as the scheduler "
+        "counts them: expired leases and lost workers too",
     ),
     View(
         name="policy_lag_by_step",

@@ -100,6 +100,14 @@ def made(rollup: Rollup, minutes: Sequence[int], *, rolled: int) -> str:
     return _filled(rollup.statement, minutes, rolled)
 
 
+NEWEST = "SELECT max(rolled) FROM (\n{}\n)".format(
+    "\nUNION ALL\n".join(
+        f"  SELECT max(rolled) AS rolled FROM {table}"
+        for table in ("metric_minutes", "quantity_minutes", "quantity_hours", "rolled_minutes")
+    )
+)
+"""The query for the latest making of anything; 0 when nothing was made."""
+
 OF_MINUTES = (
     "ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') "
     "AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})"

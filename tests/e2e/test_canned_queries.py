@@ -29,14 +29,7 @@ EMPTY = {"sink_positions"}
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     """Tables that hold the small run, with a little of what goes wrong."""
     one = Tables(tmp_path_factory.mktemp("canned"))
-    batches: dict[str, tuple[list[object], list[int]]] = {}
-    wrong = ((topic, 9.0, record) for topic, record in _wrong())
-    for topic, at_s, record in (*small_run.rows(), *wrong):
-        records, times = batches.setdefault(topic.name, ([], []))
-        records.append(record)
-        times.append(round((small_run.T0 + at_s) * 1000))
-    for name, (records, times) in batches.items():
-        one.add(topics.BY_NAME[name], records, at_ms=times)
+    small_run.fill(one, more=((topic, 9.0, record) for topic, record in _wrong()))
     one.roll()
     yield one
     one.close()
@@ -53,6 +46,9 @@ def _wrong() -> Iterator[tuple[Topic[Any], Any]]:
                                    error_class="PoisonRecordError", error="no schema")),
         (topics.EPISODES, made(topics.EPISODES, kind="ended", attempt=1, episode_id="run-1.9.0",
                                group_id="run-1.9.g", stop_cause="environment_error")),
+        (topics.EPISODES, made(topics.EPISODES, kind="leased", attempt=2, episode_id="run-1.9.0",
+                               group_id="run-1.9.g", worker_id="environment-0",
+                               after_failures={"environment_error": 1})),
         (topics.VERIFY_REQUESTS, made(topics.VERIFY_REQUESTS, episode_id="run-1.9.0",
                                       group_id="run-1.9.g")),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from schemas.errors import InvariantError, RejectedError
 from schemas.ports import Delivered
 from stream_jobs.core.sink_statements import on_cluster, parse_migrations
 from tests.support import small_run
-from tests.support.small_run import made
+from tests.support.small_run import fill, made
 from tests.support.table_process import Tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -39,17 +39,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     tables.roll()
     yield tables
     tables.close()
-
-
-def fill(tables: Tables) -> None:
-    """Put the small run into tables."""
-    batches: dict[str, tuple[list[object], list[int]]] = {}
-    for topic, at_s, record in small_run.rows():
-        records, times = batches.setdefault(topic.name, ([], []))
-        records.append(record)
-        times.append(round((small_run.T0 + at_s) * 1000))
-    for name, (records, times) in batches.items():
-        tables.add(topics.BY_NAME[name], records, at_ms=times)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +128,26 @@ def test_every_quantity_is_filled_and_its_rollup_agrees_with_its_rows(small: Tab
         ("assembly_wait_ms", 200.0, 200.0, 4),
         ("learner_step_ms", 18_000.0, 18_000.0, 1),
         ("learner_busy_ms", 8_000.0, 8_000.0, 1),
+        ("buffer_age_s", 1.0, 1.0, 2),
+        ("first_token_age_s", 5.0, 5.0, 2),
+        ("gate_lag_steps", 0.0, 9.0, 3),
+        ("gate_age_s", 0.9, 0.9, 3),
+        ("commit_size_tokens", 10.0, 50.0, 10),
+        ("gateway_overhead_ms", 0.5, 0.5, 1),
+        ("queue_wait_ms", 10.0, 10.0, 4),
+        ("environment_reset_ms", 100.0, 100.0, 4),
+        ("environment_step_ms", 200.0, 200.0, 4),
+        ("environment_turn_ms", 250.0, 250.0, 1),
+        ("tool_call_ms", 20.0, 20.0, 5),
+        ("verifier_ms", 400.0, 400.0, 4),
+        ("verify_queue_ms", 100.0, 100.0, 4),
+        ("episode_s", 4.5, 7.0, 4),
+        ("episode_size_tokens", 45.0, 55.0, 4),
+        ("episode_length_turns", 1.0, 1.0, 4),
+        ("episode_reward", 1.0, 1.0, 4),
+        ("refresh_fetch_ms", 50.0, 50.0, 2),
+        ("refresh_pause_ms", 2_000.0, 2_000.0, 1),
+        ("refresh_load_ms", 1_500.0, 1_500.0, 1),
     ],
 )
 def test_a_quantity_is_what_its_definition_says(
@@ -300,6 +309,28 @@ def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(either
 
 def verdict(duration_us: int) -> Any:
     return made(topics.VERDICTS, code="correct", duration_us=duration_us)
+
+
+def test_a_minute_that_is_made_anew_counts_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    for times in (1, 2):
+        # Each start of the child counts its times from 1 again.
+        tables = Tables(tmp_path)
+        try:
+            point = made(topics.METRICS, name="one_s", value=float(times))
+            tables.insert(
+                topics.METRICS,
+                [
+                    Delivered(
+                        topic=topics.METRICS.name, partition=0, offset=times, key=None,
+                        timestamp_ms=small_run.T0 * 1000, record=point,
+                    )
+                ],
+                f"point {times}",
+            )  # fmt: skip
+            tables.roll()
+            assert tables.one("SELECT n, max FROM metric_quantiles") == {"n": times, "max": times}
+        finally:
+            tables.close()
 
 
 def test_definitions_are_applied_once_and_a_changed_rollup_is_made_anew(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ the gate drops one, and the other is still pending. Nothing else ever ran.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from schemas import topics
@@ -16,6 +16,7 @@ from schemas.codec import schema_text
 from schemas.ids import Version
 from schemas.packing import Span, Timing, pack_spans, pack_timing
 from schemas.topics import Topic
+from tests.support.table_process import Tables
 
 RUN = "run-1"
 T0 = 1_764_442_000
@@ -203,3 +204,14 @@ def _policies() -> Iterator[Row]:
         made(refreshes, kind="loaded", worker_id="inference-0", epoch=1, number=0, at_us=_us(5),
              pause_us=2_000_000, load_us=1_500_000),
     )  # fmt: skip
+
+
+def fill(tables: Tables, *, more: Iterable[Row] = ()) -> None:
+    """Put the run into tables, and more rows of its topics."""
+    batches: dict[str, tuple[list[Any], list[int]]] = {}
+    for topic, at_s, record in (*rows(), *more):
+        records, times = batches.setdefault(topic.name, ([], []))
+        records.append(record)
+        times.append(round((T0 + at_s) * 1000))
+    for name, (records, times) in batches.items():
+        tables.add(topics.BY_NAME[name], records, at_ms=times)

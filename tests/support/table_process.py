@@ -148,7 +148,7 @@ class _Served:
         for rollup in self._rollups:
             self._rolled += 1
             minutes = await self._store.stale(rollup)
-            await self._store.roll(rollup, minutes, rolled=self._rolled)
+            await self._store.roll(rollup, minutes, now_us=self._rolled)
             count += len(minutes)
         return count
 
