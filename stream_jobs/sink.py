@@ -18,6 +18,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,17 @@ async def run(
     # Records hold no cycles; looking for them among all that wait costs a tenth of the time.
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS, 20, 100)
     definitions = parse_migrations(migrations)
+    retry_ms = round(settings.insert_retry_s * 1000)
     store = await patiently(
-        context,
-        lambda: Store.open(lambda: make_engine(settings)),
-        "the database",
-        retry_ms=round(settings.insert_retry_s * 1000),
-    )
+        context, lambda: Store.open(lambda: make_engine(settings)), "the database",
+        retry_ms=retry_ms,
+    )  # fmt: skip
     endpoint = Endpoint(store, settings, pages)
     try:
-        await store.migrate(definitions, cluster=settings.server_cluster)
+        await patiently(
+            context, lambda: store.migrate(definitions, cluster=settings.server_cluster),
+            "the definitions of the tables", retry_ms=retry_ms,
+        )  # fmt: skip
         await endpoint.start()
         await Sink(context, settings, codec, store, definitions.rollups).run(endpoint.url)
     finally:
@@ -162,7 +165,11 @@ class Sink:
 
     async def _open(self) -> None:
         context, settings = self._context, self._settings
-        stored = await self._store.stored(context.run_id)
+        retry_ms = round(settings.insert_retry_s * 1000)
+        stored = await patiently(
+            context, partial(self._store.stored, context.run_id), "where the tables stand",
+            retry_ms=retry_ms,
+        )  # fmt: skip
         starts = await all_starts(context, TOPICS)
         resumed = {
             (topic.name, partition): resume_at(stored.get((topic.name, partition)), start)
@@ -185,11 +192,15 @@ class Sink:
             self._store,
             self._codec,
             stored,
-            retry_ms=round(settings.insert_retry_s * 1000),
+            retry_ms=retry_ms,
             stale=self._stale,
         )
         for rollup in self._rollups:
-            self._stale.note(rollup.table, await self._store.stale(rollup))
+            minutes = await patiently(
+                context, partial(self._store.stale, rollup), f"the rollup of {rollup.table}",
+                retry_ms=retry_ms,
+            )  # fmt: skip
+            self._stale.note(rollup.table, minutes)
 
     async def _look(self, timeout_s: float) -> int:
         """Take what is there; return how many records came."""
