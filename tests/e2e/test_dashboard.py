@@ -1,4 +1,4 @@
-"""The live page in a real browser, over the real tables of a run worked out by hand."""
+"""The live page in a real browser, over the real tables of runs worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,32 +15,29 @@ import pytest
 from rich.console import Console
 
 from infra.cli.top import screen
-from schemas import topics
-from tests.support import small_run
-from tests.support.page_process import KNOWN
-from tests.support.table_process import Tables
+from tests.support import page_run, small_run
+from tests.support.browser import Browser, Page
+from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED
+from tests.support.table_process import ROOT, Tables
 
-ROOT = Path(__file__).resolve().parents[2]
+STATIC = ROOT / "infra" / "dashboard" / "static"
+SETTLED = "document.querySelector('#state').textContent.startsWith('as of')"
+TOLD = "document.querySelector('#story-times, #story-body .alarm')"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
+Open = Callable[..., Page]
+
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of the page."""
-    folder = tmp_path_factory.mktemp("page")
+    folder, model = tmp_path_factory.mktemp("tables"), tmp_path_factory.mktemp("model")
     tables = Tables(folder)
-    batches: dict[str, tuple[list[object], list[int]]] = {}
-    for topic, at_s, record in small_run.rows():
-        records, times = batches.setdefault(topic.name, ([], []))
-        records.append(record)
-        times.append(round((small_run.T0 + at_s) * 1000))
-    for name, (records, times) in batches.items():
-        tables.add(topics.BY_NAME[name], records, at_ms=times)
-    tables.roll()
+    page_run.fill(tables, page_run.rows())
     tables.close()
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.page_process", str(folder)],
+        [sys.executable, "-m", "tests.support.page_process", str(folder), str(model)],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -51,79 +48,229 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.wait(20)
 
 
-def browse(address: str, folder: Path) -> str:
-    """What the page holds once its answers are in, as the browser sees it."""
-    done = subprocess.run(
-        [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            f"--user-data-dir={folder}", "--virtual-time-budget=15000", "--dump-dom", address,
-        ],
-        capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
-    return done.stdout
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The browser of all tests."""
+    with Browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
 
 
-def words(html: str, place: str) -> str:
-    """The text of the element with this id, up to the next section."""
-    _, _, rest = html.partition(f'id="{place}"')
-    assert rest, place
-    return re.sub(r"<[^>]*>", " ", rest.partition("</section>")[0].partition(">")[2])
+@pytest.fixture(scope="module")
+def shown(address: str, browser: Browser) -> Iterator[Page]:
+    """The page of the small run, as it opens."""
+    page = browser.open(f"{address}/dashboard/")
+    page.until(SETTLED)
+    yield page
+    page.close()
 
 
-def test_the_page_shows_the_run(page: str, tmp_path: Path) -> None:
-    html = browse(f"{page}/dashboard/", tmp_path)
-    assert "as of" in words(html, "state").partition("\n")[0]
-    assert "run-1" in words(html, "run")
-    accounts = words(html, "accounts")
-    assert re.search(r"trained\s+2", accounts)
-    assert re.search(r"pending\s+1", accounts)
-    assert "dropped" in accounts
-    assert "policy_lag_steps" in words(html, "quantities")
-    assert "episode_reward" in words(html, "quantities")
-    assert KNOWN in words(html, "episodes")
-    for drawn in ("reward", "lag", "age", "throughput"):
-        assert "u-wrap" in html.partition(f'id="{drawn}"')[2].partition("</section>")[0], drawn
-    # The newest update is told beside the lines, with how many trajectories its percentiles are of.
-    assert re.search(
-        r"update\s+1\s+p50\s+\S+ updates\s+p95.*n\s+2\s", words(html, "lag"), re.DOTALL
+@pytest.fixture
+def opened(address: str, browser: Browser) -> Iterator[Open]:
+    """Opens pages of a test's own, each with its answers in."""
+    pages: list[Page] = []
+
+    def opening(hash_of: str = "", *, width: int = 1200, dark: bool = False) -> Page:
+        pages.append(browser.open(f"{address}/dashboard/{hash_of}", width=width, dark=dark))
+        pages[-1].until(SETTLED)
+        return pages[-1]
+
+    yield opening
+    for page in pages:
+        page.close()
+
+
+def lines(page: Page, place: str) -> list[str]:
+    """Return the text of the element with this id, line by line; cells are parted by blanks."""
+    return [" ".join(line.split()) for line in page.text(f"#{place}").splitlines() if line.strip()]
+
+
+def bars(page: Page, place: str) -> dict[str, str]:
+    """Return what the bars of a card say, by their names."""
+    told = lines(page, place)
+    return dict(zip(told[::2], told[1::2], strict=True))
+
+
+def legend(page: Page, place: str) -> dict[str, str]:
+    """Return what the legend of a plot says of its newest point, by the names of its lines."""
+    told = page.value(
+        f"[...document.querySelectorAll('#{place} .u-series:not(.edge)')]"
+        ".map((one) => [...one.children].map((part) => part.innerText.trim()))"
     )
+    return dict(told)
 
 
-def test_an_episode_opens_with_its_tokens_by_version(page: str, tmp_path: Path) -> None:
-    html = browse(f"{page}/dashboard/#episode={KNOWN}", tmp_path)
-    story = html.partition('id="story-body"')[2]
-    assert re.search(r'<span class="v0 "[^>]*version 0/0[^>]*log-prob -0.5[^>]*>forty-', story)
-    assert re.search(r'<span class="v1 old"[^>]*version 1/1[^>]*superseded[^>]*>two', story)
-    assert "calculator" in story
-    assert "issued by the scheduler" in story
-    assert "trained by: 1/1 (update 1)" in story
+def figures(page: Page) -> dict[str, str]:
+    """Return the figures at the top, by their names."""
+    told = lines(page, "figures")
+    return dict(zip(told[1::2], told[::2], strict=True))
 
 
-def test_an_episode_of_another_run_has_no_story_here(page: str, tmp_path: Path) -> None:
-    html = browse(f"{page}/dashboard/#episode=run-2.0.0", tmp_path)
-    assert "no story: run run-1 has no episode run-2.0.0" in html
+def choose_run(page: Page, run: str) -> None:
+    """Choose a run and wait for its answers."""
+    page.choose("#run", run)
+    page.until(SETTLED)
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(page: str) -> None:
-    front = httpx.get(f"{page}/dashboard", follow_redirects=True)
+def test_the_figures_and_bars_are_those_of_the_run(shown: Page) -> None:
+    told = figures(shown)
+    # 200 tokens sampled and 89 trained in 20 s, as `small_run` says.
+    for name, value in {
+        "updates": "1", "reward, newest update": "1", "episodes trained": "2", "pending": "1",
+        "dropped": "1", "abandoned": "0", "sampled tokens/s": "10", "trained tokens/s": "4.45",
+    }.items():  # fmt: skip
+        assert told[name] == value, name
+    assert bars(shown, "accounts") == {
+        "trained": "2", "pending": "1", "evaluated": "1", "dropped: lag": "1",
+    }  # fmt: skip
+    waits = bars(shown, "waits")
+    assert waits["waits: refresh"] == "1 s"
+    assert waits["waits: straggler"] == "4 s"
+    assert waits["train"] == f"{small_run.TRAIN_S} s"
+    assert waits["record"] == f"{small_run.RECORD_S} s"
+    # What is left of the wait of 10 s, but for the hundredths that are the broker's.
+    assert waits["waits: batch_not_full"] == "5 s"
+
+
+def test_the_legends_tell_the_newest_values(shown: Page) -> None:
+    assert legend(shown, "reward") == {"update": "1", "counter": "1"}
+    lag = {"p50": "1 updates", "p95": "1 updates", "p99": "1 updates"}
+    assert legend(shown, "lag") == {"update": "1", **lag, "n": "2"}
+    age = {"p50": "1 s", "p95": "1 s", "p99": "1 s"}
+    assert legend(shown, "age") == {"update": "1", **age, "n": "2"}
+    throughput = legend(shown, "throughput")
+    assert throughput["sampled"] == "0 tokens/s"
+    # 89 tokens in that minute; against 8 s in which the learner, the busiest stage, worked.
+    assert throughput["trained"] == "1.48 tokens/s"
+    assert throughput[next(name for name in throughput if "learn" in name)] == "11.1 tokens/s"
+
+
+def test_latencies_have_their_unit_and_percentiles(shown: Page) -> None:
+    rows = lines(shown, "quantities")
+    assert rows[0] == "quantity unit p50 p95 p99 max n"
+    for row in (
+        "ttft_ms ms 300 300 300 300 5",
+        "inter_token_ms ms 10 10 10 10 5",
+        "kv_reuse_ratio ratio 0.6 0.6 0.6 0.6 5",
+        "exposure_wait_ms ms 2 3 3 3 2",
+        "tool_call_ms ms 20 20 20 20 5",
+        "verifier_ms ms 400 400 400 400 4",
+        "environment_reset_ms ms 100 100 100 100 4",
+        "environment_turn_ms ms 250 250 250 250 1",
+        "refresh_pause_ms ms 2,000 2,000 2,000 2,000 1",
+        "learner_step_ms ms 18,000 18,000 18,000 18,000 1",
+        "episode_reward reward 1 1 1 1 4",
+    ):
+        assert row in rows
+
+
+def test_workers_stand_with_the_version_that_they_serve(shown: Page) -> None:
+    head, *rows = lines(shown, "workers")
+    assert head == "worker role status version behind starts seen"
+    # It serves 1/0, and the newest of the policies is one update on.
+    assert rows == ["inference-0 inference ready 1/0 1 1 2025-11-29 18:46:41"]
+
+
+def test_what_went_wrong_is_an_alarm_in_the_words_of_its_record(shown: Page) -> None:
+    head, *rows = lines(shown, "alarms")
+    assert head == "alarm where n what last"
+    letters = f"verdicts.v1, assembler 2 PoisonRecordError: {page_run.POISON} 2025-11-29 18:46:46"
+    assert rows == [
+        f"dead letter {letters}",
+        f"refresh failed inference-1 1 {page_run.REFUSED} 2025-11-29 18:46:49",
+        "doubtful rows writer-0 1 not_finite -",
+    ]
+
+
+def test_episodes_stand_with_their_outcome_the_newest_first(shown: Page) -> None:
+    head, *rows = lines(shown, "episodes")
+    assert head == "episode environment reward termination tokens turns tools at"
+    assert [row.split()[0] for row in rows] == [small_run.episode(n) for n in (4, 2, 1, 0)]
+    assert rows[2].startswith(f"{small_run.episode(1)} counter 1 success 55 1 1 2025-11-29")
+
+
+def test_another_run_is_chosen_by_its_name_whatever_the_name_says(opened: Open) -> None:
+    page = opened()
+    names = "[...document.querySelector('#run').options].map((one) => one.textContent)"
+    assert page.value(names) == [small_run.RUN, page_run.LONG]
+    choose_run(page, page_run.LONG)
+    page.until("document.querySelector('#figures').innerText.includes('900')")
+    page.until("document.querySelector('#episodes').innerText === 'nothing'")
+    assert bars(page, "accounts") == {"pending": "2", "abandoned: group_deadline": "1"}
+    assert bars(page, "waits") == {"waits: batch_not_full": "3,600 s", "train": "5,400 s"}
+    assert lines(page, "workers")[1:] == ["verifier-9 verifier ready - - 1 2025-11-29 15:59:51"]
+    assert lines(page, "alarms") == ["nothing"]
+
+
+def test_an_episode_opens_by_a_click_with_its_tokens_by_version(opened: Open) -> None:
+    page = opened()
+    assert small_run.episode(1) == RESUMED
+    page.click("#episodes tbody tr:nth-child(3) button")
+    page.until(TOLD)
+    assert page.value("location.hash") == f"#episode={RESUMED}"
+    said = page.text("#story-body")
+    assert (
+        "attempts: 2 · ended by: policy_stop · verdict: correct · reward: 1 · gate: admit" in said
+    )
+    assert "trained by: 1/1 (update 1)" in said
+    assert "sampled by: 0/0 1/1" in said
+    # Markup in a model's words is text.
+    assert "zero one <b>two</b> three four five" in said
+    tokens = page.value(
+        "[...document.querySelectorAll('div.tokens span')]"
+        ".map((one) => [one.className.trim(), one.title])"
+    )
+    main = "version 0/0, log-prob -0.5, main"
+    assert tokens[4] == ["v0", f"token 0, {main}"]
+    assert tokens[9] == ["v0 old", "token 5, version 0/0, log-prob -0.5, sibling"]
+    assert tokens[-3:] == [
+        ["v0", f"token 0, {main}"],
+        ["v1", "token 1, version 1/1, log-prob -0.5, main"],
+        ["v1", "token 2, version 1/1, log-prob -0.5, main"],
+    ]
+    assert lines(page, "story-tools") == [
+        "tool arguments output exit", 'add {"left": 40, "right": 2} 42 ok',
+    ]  # fmt: skip
+    times = lines(page, "story-times")
+    assert times[0] == "s topic offset kind what"
+    assert times[1] == "0 episodes.v1 2 issued as member 0 of 2"
+    assert re.fullmatch(r"[\d.]+ learner-steps.v1 2 step version 1/1", times[-1])
+    page.click("#story button")
+    page.until("!document.querySelector('#story').open && location.hash === ''")
+
+
+def test_an_episode_opens_by_its_address_whatever_became_of_it(opened: Open) -> None:
+    page = opened(f"#episode={DROPPED}")
+    page.until(TOLD)
+    assert "gate: drop" in page.text("#story-body")
+    assert "trained by: none" in page.text("#story-body")
+    page = opened(f"#episode={ABANDONED}")
+    page.until(TOLD)
+    assert "ended by: group_deadline" in page.text("#story-body")
+
+
+def test_an_episode_of_another_run_has_no_story_here(opened: Open) -> None:
+    page = opened("#episode=run-2.0.0")
+    page.until(TOLD)
+    assert "no story: run-2.0.0 is no episode of run run-1" in page.text("#story-body")
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(address: str) -> None:
+    front = httpx.get(f"{address}/dashboard", follow_redirects=True)
     assert "default-src 'none'" in front.headers["content-security-policy"]
     for name in re.findall(r'(?:src|href)="([^"]+)"', front.text):
         if name.startswith("data:"):
             continue
         assert "/" not in name
-        assert httpx.get(f"{page}/dashboard/{name}").status_code == httpx.codes.OK
-    assert httpx.get(f"{page}/dashboard/..%2f..%2fetc%2fpasswd").status_code == 404
+        assert httpx.get(f"{address}/dashboard/{name}").status_code == httpx.codes.OK
+    assert httpx.get(f"{address}/dashboard/..%2f..%2fetc%2fpasswd").status_code == 404
 
 
-def test_the_terminal_shows_the_same_run(page: str) -> None:
-    def asking(statement: str) -> list[dict[str, object]]:
-        answer = httpx.post(f"{page}/?default_format=JSON", content=statement, timeout=20)
-        assert answer.status_code == httpx.codes.OK, answer.text
-        rows: list[dict[str, object]] = answer.json()["data"]
-        return rows
-
+def test_the_terminal_shows_the_same_run(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    page_run.fill(tables, small_run.rows())
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen(asking))
+    console.print(screen(tables.ask))
+    tables.close()
     shown = console.export_text()
     assert re.search(r"^update 1 +reward", shown)
     assert re.search(r"trained +- +2|trained +none +2|trained +2", shown)
@@ -133,7 +280,7 @@ def test_the_terminal_shows_the_same_run(page: str) -> None:
 
 
 def test_names_of_runs_are_values_and_never_statements() -> None:
-    script = (ROOT / "infra" / "dashboard" / "static" / "dashboard.js").read_text()
+    script = (STATIC / "dashboard.js").read_text()
     inside = re.findall(r"\$\{([^}]*)\}", "".join(re.findall(r"ask\(`(.*?)`", script, re.DOTALL)))
     assert set(inside) == {"SURVIVORS", "ROWS_MAX"}
     assert "innerHTML" not in script

@@ -1,59 +1,82 @@
-"""The live page over a folder of tables, in a process of its own: `python -m ... FOLDER`.
+"""The live page over a folder of tables, in a process of its own: `python -m ... FOLDER MODEL`.
 
-Prints its address; ends when its standard input closes. The story that it tells is one fixed one.
+Prints its address; ends when its standard input closes. Stories are read by the code of the sink,
+from a recorded run on the memory bus; MODEL is a folder for the tokenizer that reads their tokens,
+made here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import orjson
-
-from infra.dashboard.site import page_files
-from schemas.errors import SettingsError
+from infra.dashboard.site import page_files, story_of
+from schemas.enums import TokenKind, ToolEventKind
+from schemas.ids import Version
+from schemas.packing import Span, crc32c, pack_spans
+from schemas.records.token_commit import TokenCommit
+from schemas.records.tool_event import ToolEvent
+from schemas.topics import Topic
 from stream_jobs.sink_engines import EmbeddedEngine, Limits
 from stream_jobs.sink_http import Endpoint
 from stream_jobs.sink_pages import Pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
+from tests.support.recorded_run import RecordedRun
+from tests.support.run_records import RUN
 
-KNOWN = "run-1.0.0"
-STORY = {
-    "episode_id": KNOWN, "attempts": 2, "stop_cause": "done", "abandoned": None,
-    "verdict": {"code": "correct", "reward": 1.0}, "decision": {"outcome": "admit"},
-    "step": {"version": "1/1", "ordinal": 1, "survives": True},
-    "commits": [
-        {"kind": "prompt", "turn": 0, "attempt": 1, "offset": 3, "timestamp_ms": 1_764_442_001_000,
-         "start": 0, "token_ids": [5, 6], "logprobs": [], "versions": [],
-         "stands": ["main", "main"], "text": ["What ", "is it? "]},
-        {"kind": "action", "turn": 0, "attempt": 1, "offset": 4, "timestamp_ms": 1_764_442_002_000,
-         "start": 2, "token_ids": [7, 8], "logprobs": [-0.5, -0.25],
-         "versions": [{"start": 2, "end": 3, "version": "0/0"},
-                      {"start": 3, "end": 4, "version": "1/1"}],
-         "stands": ["main", "superseded"], "text": ["forty-", "two"]},
-    ],
-    "tool_calls": [{"tool": "calculator", "arguments": "6*7", "output": "42", "exit_class": "ok",
-                    "unknown": False}],
-    "timeline": [{"timestamp_ms": 1_764_442_000_500, "topic": "episodes.v1", "offset": 1,
-                  "kind": "issued", "what": "issued by the scheduler"}],
-}  # fmt: skip
+WORDS = ("zero ", "one ", "<b>two</b> ", "three ", "four ", "five ")
+"""What the token ids of the recorded run read as."""
 
 
-async def _story(episode: str) -> bytes:
-    await asyncio.sleep(0)
-    if episode != KNOWN:
-        raise SettingsError(f"run run-1 has no episode {episode}", hint="choose one of the page")
-    return orjson.dumps(STORY)
+def changed(topic: Topic[Any], record: Any) -> Any:
+    """Return a record of the recorded run as the page is shown it: second turns are sampled by two
+    versions, and the tool says something.
+    """
+    del topic
+    match record:
+        case TokenCommit(kind=TokenKind.ACTION, turn=1, start=start, count=count):
+            spans = pack_spans(
+                [
+                    Span(start, start + 1, Version(0, 0)),
+                    Span(start + 1, start + count, Version(1, 1)),
+                ]
+            )
+            return dataclasses.replace(
+                record, spans=spans, crc32c=crc32c(record.token_ids, record.logprobs, spans)
+            )
+        case ToolEvent(kind=ToolEventKind.INTENT):
+            return dataclasses.replace(record, arguments='{"left": 40, "right": 2}')
+        case ToolEvent(kind=ToolEventKind.RESULT):
+            return dataclasses.replace(record, output="42")
+    return record
 
 
-async def main(folder: Path) -> None:
+def make_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of a few words as a model's folder holds it."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    Tokenizer(WordLevel(vocabulary, unk_token=WORDS[0])).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+
+
+async def main(folder: Path, model: Path) -> None:
     """Serve until the parent closes the pipe."""
+    make_tokenizer(model)
+    bus = RecordedRun(changed).write()
+    story = partial(
+        story_of, consumers=bus.consumers(), run_id=RUN, starts={}, codec=bus.codec, model=model
+    )
     limits = Limits(seconds_max=20, rows_max=100_000, memory_bytes_max=2_000_000_000)
     store = await Store.open(lambda: EmbeddedEngine(folder, limits))
     settings = SinkSettings(tables_dir=str(folder), address_file="", listen_port=0)
-    endpoint = Endpoint(store, settings, Pages(files=page_files(), story=_story))
+    endpoint = Endpoint(store, settings, Pages(files=page_files(), story=story))
     await endpoint.start()
     sys.stdout.write(endpoint.url + "\n")
     sys.stdout.flush()
@@ -63,4 +86,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
