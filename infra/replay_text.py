@@ -1,5 +1,7 @@
-"""Text of the tokens of a story. Loads transformers, so only `sluice replay --tokenizer` imports
-it, late.
+"""Text of the tokens of a story, for `sluice replay --tokenizer` and the live page.
+
+A folder with the file `tokenizer.json` is read by the library that wrote it, in a tenth of a
+second; transformers, which any other takes, needs seconds of the processor to be imported.
 """
 
 from __future__ import annotations
@@ -30,11 +32,19 @@ def token_texts(folder: Path, story: Story) -> dict[int, tuple[str, ...]]:
 
 
 def _load(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
+    file = folder / "tokenizer.json"
     try:
+        if not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
+            raise FileNotFoundError("no such files are in it")
+        if file.is_file():
+            from tokenizers import Tokenizer
+
+            return Tokenizer.from_str(file.read_text())
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise SettingsError(
-            f"{folder} holds no tokenizer: {error}", hint="name the folder of the model"
+            f"{folder} holds no tokenizer that can be read here: {error}",
+            hint="name the folder of the model, where transformers is installed",
         ) from error

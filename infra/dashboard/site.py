@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from schemas.ids import EpisodeId, RunId, run_of_episode
 from schemas.ports import Consumers, Starts
 from stream_jobs.sink_pages import PageFile
 
+_LOG = logging.getLogger("sluice.dashboard")
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
@@ -39,8 +42,9 @@ async def story_of(
 ) -> bytes:
     """Return the story of an episode of this run as JSON (docs/audit.md).
 
-    model: the folder of the tokenizer that says what the tokens read as; None: ids only. Raises
-    SettingsError when the episode is none of this run.
+    model: the folder of the tokenizer that says what the tokens read as. Where it is None, or lies
+    on another machine, the story holds ids alone. Raises SettingsError when the episode is none of
+    this run.
     """
     try:
         is_ours = run_of_episode(EpisodeId(episode)) == run_id
@@ -51,5 +55,11 @@ async def story_of(
             f"{episode} is no episode of run {run_id}", hint="choose one of the page"
         )
     story = await stories.replay(consumers, run_id, EpisodeId(episode), starts, codec=codec)
-    texts = None if model is None else token_texts(model, story)
+    texts = None
+    if model is not None:
+        # Beside the loop, which is the sink's: it goes on writing and answering meanwhile.
+        try:
+            texts = await asyncio.to_thread(token_texts, model, story)
+        except SettingsError as error:
+            _LOG.warning("a story is told by token ids alone: %s", error)
     return orjson.dumps(stories.to_json(story, texts=texts))
