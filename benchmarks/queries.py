@@ -87,7 +87,8 @@ def _of_top() -> Iterator[Asked]:
     look(listen)
     for place, statement in enumerate(heard, start=1):
         source = re.findall(r"\bFROM (\w+)", statement)[0]
-        yield Asked(name=f"top {source} {place}", text=statement, values={})
+        values = _used(statement, {"run_id": str(RUN)})
+        yield Asked(name=f"top {source} {place}", text=statement, values=values)
 
 
 def _canned() -> Iterator[Asked]:
@@ -160,9 +161,8 @@ async def _measure(folder: Path, rows: int, times: int) -> dict[str, Any]:
             await store.run(fill.statement())
         print(f"filled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
     began = time.perf_counter()
-    for place, rollup in enumerate(definitions.rollups):
-        minutes = await store.stale(rollup)
-        await store.roll(rollup, minutes, rolled=time.time_ns() + place)
+    for rollup in definitions.rollups:
+        await store.roll(rollup, await store.stale(rollup), now_us=time.time_ns() // 1000)
     print(f"minutes made in {time.perf_counter() - began:.0f} s", file=sys.stderr)
     until = time.monotonic() + _MERGES_S
     while await _one(store, "SELECT count() FROM system.merges") and time.monotonic() < until:

@@ -13,13 +13,13 @@ import orjson
 from infra.cli.output import json_option, run_argument, runs_option, show_json
 from infra.run.folder import RunFolder, find, read_start
 from infra.run.naming import LAST
+from infra.run.tables import open_tables, require_tables
 from infra.settings import read_resolved
-from schemas.errors import BusUnreachableError, SettingsError
+from schemas.errors import BusUnreachableError
 
 _PING_S = 3.0
 _SECONDS_MAX = 20.0
 _ROWS_MAX = 100_000
-_MEMORY_MAX = 2_000_000_000
 
 
 @click.command()
@@ -40,11 +40,7 @@ def dashboard(name: str, directory: Path, port: int, as_json: bool) -> None:
     if living:
         _tell(living, as_json=as_json)
         return
-    if not folder.tables.is_dir():
-        raise SettingsError(
-            f"{folder.root} has neither a sink that runs nor tables",
-            hint="the sink writes them while the run goes on; was it ever started?",
-        )
+    require_tables(folder)
     asyncio.run(_serve(folder, port, as_json=as_json))
 
 
@@ -71,7 +67,6 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
     from infra.dashboard.site import page_files, story_of
     from infra.run.bus import Doors, find_bus
     from infra.run.worker import codec_of
-    from stream_jobs.sink_engines import EmbeddedEngine, Limits
     from stream_jobs.sink_http import Endpoint
     from stream_jobs.sink_pages import Pages
     from stream_jobs.sink_store import Store
@@ -87,8 +82,9 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
     except BusUnreachableError as error:
         click.echo(f"no stories of episodes: {error}", err=True)
         story = None
-    limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
-    store = await Store.open(lambda: EmbeddedEngine(folder.tables, limits))
+    store = await Store.open(
+        lambda: open_tables(folder, seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX)
+    )
     # The engine opens a folder once: `sluice sql` and `top` find the page's server by this file.
     listening = settings.sink.model_copy(
         update={"listen_port": port, "address_file": str(folder.sink_address)}

@@ -16,12 +16,12 @@ import orjson
 from infra.cli.output import json_option, runs_option, show_json, show_table
 from infra.run.folder import RunFolder, find
 from infra.run.naming import HOW, LAST
+from infra.run.tables import open_tables
 from schemas.errors import Boundary, RejectedError, SettingsError, TransientError
 
 _ANSWER_S = 60.0
 _SECONDS_MAX = 60.0
 _ROWS_MAX = 1_000_000
-_MEMORY_MAX = 2_000_000_000
 _LOOK = "`SHOW TABLES` lists the views, `DESCRIBE name` their columns (docs/metrics.md)"
 _FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSON"}
 
@@ -117,7 +117,7 @@ def ask(
         answer = _ask_sink(folder.sink_address, chosen.text, form, values or {})
         if answer is not None:
             return answer
-    return _ask_folder(folder, chosen.text, form, values or {})
+    return _ask_tables(folder, chosen.text, form, values or {})
 
 
 def _ask_sink(address: Path, statement: str, form: str, values: Mapping[str, str]) -> bytes | None:
@@ -150,17 +150,9 @@ def _ask_sink(address: Path, statement: str, form: str, values: Mapping[str, str
         ) from error  # fmt: skip
 
 
-def _ask_folder(folder: RunFolder, statement: str, form: str, values: Mapping[str, str]) -> bytes:
-    """Open the tables in this process, which nobody else may have open meanwhile."""
-    if not folder.tables.is_dir():
-        raise SettingsError(
-            f"{folder.root} has neither a sink that runs nor tables",
-            hint="the sink writes them while the run goes on; was it ever started?",
-        )
-    from stream_jobs.sink_engines import EmbeddedEngine, Limits
-
-    limits = Limits(seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX, memory_bytes_max=_MEMORY_MAX)
-    engine = EmbeddedEngine(folder.tables, limits)
+def _ask_tables(folder: RunFolder, statement: str, form: str, values: Mapping[str, str]) -> bytes:
+    """Ask the tables from this process."""
+    engine = open_tables(folder, seconds_max=_SECONDS_MAX, rows_max=_ROWS_MAX)
     try:
         return engine.ask(statement, form, values)
     except engine.faults as error:

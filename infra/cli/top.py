@@ -24,15 +24,18 @@ from schemas.errors import SluiceError
 
 Row: TypeAlias = Mapping[str, Any]
 Asking: TypeAlias = Callable[[str], Sequence[Row]]
+"""Answers a statement about the run that `{run_id:String}` is: tables on a server hold many."""
 
 _UPDATES = """SELECT max(ordinal) AS updates, argMax(reward_mean, ts) AS reward,
   argMax(loss, ts) AS loss, argMax(kl_nats, ts) AS kl, argMax(entropy_nats, ts) AS entropy
-  FROM learning_by_step"""
+  FROM learning_by_step WHERE run_id = {run_id:String}"""
 _THROUGHPUT = """SELECT raw_tokens_per_s AS raw, effective_tokens_per_s AS effective,
-  bound_tokens_per_s AS bound, bottleneck, wall_s FROM throughput"""
-_ACCOUNTS = "SELECT outcome, reason, n FROM trajectory_accounts ORDER BY n DESC LIMIT 12"
-_WAITS = """SELECT cause, spent_s FROM wait_totals WHERE kind = 'wait' ORDER BY spent_s DESC
-  LIMIT 6"""
+  bound_tokens_per_s AS bound, bottleneck, wall_s FROM throughput
+  WHERE run_id = {run_id:String}"""
+_ACCOUNTS = """SELECT outcome, reason, n FROM trajectory_accounts WHERE run_id = {run_id:String}
+  ORDER BY n DESC LIMIT 12"""
+_WAITS = """SELECT cause, spent_s FROM wait_totals WHERE run_id = {run_id:String} AND kind = 'wait'
+  ORDER BY spent_s DESC LIMIT 6"""
 _ROUND_FROM = 1000.0
 _SHOWN = (
     "policy_lag_steps", "buffer_age_s", "ttft_ms", "inter_token_ms", "commit_latency_ms",
@@ -40,12 +43,13 @@ _SHOWN = (
     "learner_step_ms",
 )  # fmt: skip
 _QUANTITIES = f"""SELECT quantity, p50, p95, p99, max, n FROM quantities
-  WHERE quantity IN {_SHOWN!r}"""
+  WHERE run_id = {{run_id:String}} AND quantity IN {_SHOWN!r}"""
 _WORKERS = """SELECT w.worker AS worker, w.status AS status, w.starts AS starts,
   if(v.worker = '', '', concat(toString(v.epoch), '/', toString(v.number))) AS version
-  FROM workers_now AS w LEFT JOIN versions_served AS v ON w.worker = v.worker ORDER BY worker
-  LIMIT 24"""
-_LETTERS = "SELECT sum(n) AS n FROM dead_letters_by_error"
+  FROM workers_now AS w
+  LEFT JOIN versions_served AS v ON w.run_id = v.run_id AND w.worker = v.worker
+  WHERE w.run_id = {run_id:String} ORDER BY worker LIMIT 24"""
+_LETTERS = "SELECT sum(n) AS n FROM dead_letters_by_error WHERE run_id = {run_id:String}"
 
 
 @click.command()
@@ -79,7 +83,9 @@ def top(name: str, directory: Path, every_s: float, once: bool, as_json: bool) -
 
 
 def _rows(folder: RunFolder, statement: str) -> Sequence[Row]:
-    rows: Sequence[Row] = orjson.loads(ask(folder, statement, "JSON"))["data"]
+    rows: Sequence[Row] = orjson.loads(
+        ask(folder, statement, "JSON", {"run_id": folder.root.name})
+    )["data"]
     return rows
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from infra.cli.top import look
 from schemas import topics
 from tests.support import small_run
 from tests.support.small_run import RUN, fill, made
@@ -214,3 +215,21 @@ def test_time_that_no_phase_tells_of_shows_beside_the_wall_clock(tables: Tables)
     add(tables, topics.LEARNER_STEPS, at_s, step)
     check = tables.one("SELECT * FROM wait_check")
     assert (check["attributed_s"], check["wall_s"]) == pytest.approx((18 + 9, 36.0))
+
+
+def test_top_tells_of_one_run_where_tables_hold_several(tables: Tables) -> None:
+    def seen() -> dict[str, Any]:
+        tables.roll()
+        return look(lambda statement: tables.ask(statement, {"run_id": RUN}))
+
+    before = seen()
+    assert all(before[name] for name in ("learning", "throughput", "quantities", "workers"))
+    other = [
+        (topic, dataclasses.replace(record, run_id="run-2"))
+        for topic, _, record in small_run.rows()
+    ]
+    letter = made(topics.DEAD_LETTERS, run_id="run-2", origin_topic="tokens.v1",
+                  error_class="PoisonRecordError", error="no schema")  # fmt: skip
+    for topic, record in (*other, (topics.DEAD_LETTERS, letter)):
+        add(tables, topic, 100, record)
+    assert seen() == before

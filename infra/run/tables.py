@@ -1,0 +1,42 @@
+"""The tables of a run that is over: those of its folder, or of the server that it wrote to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.run.folder import RunFolder
+from infra.settings import read_resolved
+from schemas.errors import SettingsError
+
+if TYPE_CHECKING:
+    from stream_jobs.sink_engines import Engine
+
+MEMORY_BYTES_MAX = 2_000_000_000
+
+
+def require_tables(folder: RunFolder) -> None:
+    """Raise SettingsError when a run has no tables anywhere."""
+    if not folder.tables.is_dir() and not _server(folder):
+        raise SettingsError(
+            f"{folder.root} has neither a sink that runs nor tables",
+            hint="the sink writes them while the run goes on; was it ever started?",
+        )
+
+
+def open_tables(folder: RunFolder, *, seconds_max: float, rows_max: int) -> Engine:
+    """Return what answers, within limits for one query, on the thread that will ask.
+
+    Nobody else may have the folder open meanwhile. Raises SettingsError without tables,
+    RejectedError when another process holds them, TransientError when the server is away.
+    """
+    from stream_jobs.sink_engines import EmbeddedEngine, Limits, ServerEngine
+
+    require_tables(folder)
+    limits = Limits(seconds_max=seconds_max, rows_max=rows_max, memory_bytes_max=MEMORY_BYTES_MAX)
+    if folder.tables.is_dir():
+        return EmbeddedEngine(folder.tables, limits)
+    return ServerEngine(_server(folder), limits)
+
+
+def _server(folder: RunFolder) -> str:
+    return read_resolved(folder.settings).sink.server_url if folder.settings.exists() else ""
