@@ -155,8 +155,9 @@ SELECT
 FROM trained_members
 GROUP BY run_id, bucket;
 
--- The learner's own measure of each step by lag bucket: quantiles of the token ratios, and the
--- effective sample size (sum of weights squared over sum of squared weights) beside the tokens.
+-- The learner's own measure of each step by lag bucket: quantiles of the token ratios and of the
+-- tokens' divergence from the policy that sampled them (k3), and the effective sample size (sum of
+-- weights squared over sum of squared weights) beside the tokens.
 CREATE OR REPLACE VIEW ratio_by_lag_bucket AS
 SELECT
   run_id, epoch, ordinal, ts, bucket,
@@ -164,6 +165,9 @@ SELECT
   metrics[concat('ratio_p95_lag_', bucket, '_ratio')] AS ratio_p95,
   metrics[concat('ratio_p99_lag_', bucket, '_ratio')] AS ratio_p99,
   metrics[concat('kl_lag_', bucket, '_nats')] AS kl_mean,
+  metrics[concat('kl_p50_lag_', bucket, '_nats')] AS kl_p50,
+  metrics[concat('kl_p95_lag_', bucket, '_nats')] AS kl_p95,
+  metrics[concat('kl_p99_lag_', bucket, '_nats')] AS kl_p99,
   metrics[concat('measured_lag_', bucket, '_tokens')] AS tokens,
   metrics[concat('sample_size_lag_', bucket, '_tokens')] AS effective_sample_tokens,
   if(tokens > 0, effective_sample_tokens / tokens, 0) AS effective_sample_ratio

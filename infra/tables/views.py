@@ -265,9 +265,10 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         name="ratio_by_lag_bucket",
-        columns="run_id epoch ordinal ts bucket ratio_p50 ratio_p95 ratio_p99 kl_mean tokens "
-        "effective_sample_tokens effective_sample_ratio",
-        meaning="quantiles of the token ratios and effective sample size, by update and bucket",
+        columns="run_id epoch ordinal ts bucket ratio_p50 ratio_p95 ratio_p99 kl_mean kl_p50 "
+        "kl_p95 kl_p99 tokens effective_sample_tokens effective_sample_ratio",
+        meaning="quantiles of the token ratios and of the tokens' KL (k3), and effective sample "
+        "size, by update and bucket",
     ),
     View(
         name="workers_now",

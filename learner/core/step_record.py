@@ -188,14 +188,16 @@ def _metrics(
         names = np.array([bucket(int(lag), LAG_BUCKETS) for lag in lags])[tokens.member_N]
         for name in sorted(set(names)):
             ratio_N = tokens.ratio_N[names == name]
-            p50, p95, p99 = quantiles([float(r) for r in ratio_N])
-            out[f"ratio_p50_lag_{name}_ratio"] = p50
-            out[f"ratio_p95_lag_{name}_ratio"] = p95
-            out[f"ratio_p99_lag_{name}_ratio"] = p99
+            kl_of_N = kl_N[names == name]
+            for what, unit, values in (("ratio", "ratio", ratio_N), ("kl", "nats", kl_of_N)):
+                cuts = zip(
+                    ("p50", "p95", "p99"), quantiles([float(v) for v in values]), strict=True
+                )
+                out |= {f"{what}_{cut}_lag_{name}_{unit}": value for cut, value in cuts}
             out[f"measured_lag_{name}_tokens"] = float(ratio_N.size)
             sample_size = effective_sample_size(torch.from_numpy(ratio_N))
             out[f"sample_size_lag_{name}_tokens"] = sample_size
-            out[f"kl_lag_{name}_nats"] = float(kl_N[names == name].mean())
+            out[f"kl_lag_{name}_nats"] = float(kl_of_N.mean())
     return out
 
 

@@ -100,3 +100,34 @@ def test_components_and_tool_errors_of_a_step_are_those_of_its_trajectories() ->
     assert told["component_a_mean_reward"] == 0.25
     assert told["component_b_mean_reward"] == 1.0
     assert told["ended_task_failure_trajectories"] == 1.0
+
+
+def test_ratio_sample_size_and_divergence_are_told_by_the_lag_of_the_trajectory() -> None:
+    fresh, old = weighted(GOOD), weighted(GOOD)
+    fresh = replace(
+        fresh, chosen=replace(fresh.chosen, staleness=replace(fresh.chosen.staleness, lag_steps=0))
+    )
+    # The old one's ratios are 1/2, 1, 2: k3 of r is r - log r - 1.
+    ratio = np.array([1.0, 1.0, 1.0, 0.5, 1.0, 2.0], dtype=np.float32)
+    told = account(
+        [fresh, old],
+        Tokens(
+            member_N=np.array([0, 0, 0, 1, 1, 1]), at_N=np.array([2, 3, 4, 2, 3, 4]),
+            logp_N=np.log(ratio) - 1.0, behaviour_N=np.full(6, -1.0, dtype=np.float32),
+            entropy_N=np.ones(6, dtype=np.float32), ratio_N=ratio,
+            kept_N=np.ones(6, dtype=np.bool_), low_N=np.zeros(6, dtype=np.bool_),
+            high_N=np.zeros(6, dtype=np.bool_),
+        ),
+    ).metrics  # fmt: skip
+    half, double = np.log(2) - 0.5, 1.0 - np.log(2)
+    assert told["ratio_p50_lag_le_0_ratio"] == told["ratio_p99_lag_le_0_ratio"] == 1.0
+    assert told["kl_p99_lag_le_0_nats"] == pytest.approx(0.0, abs=1e-6)
+    assert (told["measured_lag_le_0_tokens"], told["sample_size_lag_le_0_tokens"]) == (3.0, 3.0)
+    assert told["ratio_p50_lag_le_1_ratio"] == 1.0
+    assert told["ratio_p99_lag_le_1_ratio"] == 2.0
+    assert told["kl_p50_lag_le_1_nats"] == pytest.approx(half, abs=1e-6)
+    assert told["kl_p99_lag_le_1_nats"] == pytest.approx(double, abs=1e-6)
+    assert told["kl_lag_le_1_nats"] == pytest.approx((half + double) / 3, abs=1e-6)
+    assert told["measured_lag_le_1_tokens"] == 3.0
+    # (1/2 + 1 + 2)^2 over 1/4 + 1 + 4.
+    assert told["sample_size_lag_le_1_tokens"] == pytest.approx(3.5**2 / 5.25)
