@@ -31,9 +31,9 @@ from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Batches, Place
 from stream_jobs.core.sink_ranges import resume_at
 from stream_jobs.core.sink_rollups import Rollup, Stale
-from stream_jobs.core.sink_slabs import Slab, count
+from stream_jobs.core.sink_slabs import BULK, Slab, count
 from stream_jobs.core.sink_statements import parse_migrations
-from stream_jobs.core.sink_tables import TOPICS
+from stream_jobs.core.sink_tables import TOPICS, tables_of
 from stream_jobs.reading import all_starts
 from stream_jobs.sink_engines import EmbeddedEngine, Engine, Limits, ServerEngine
 from stream_jobs.sink_http import Endpoint
@@ -181,6 +181,8 @@ class Sink:
             Role.SINK,
             self._codec,
             {t: {p: resumed[t.name, p][0] for p in partitions} for t, partitions in starts.items()},
+            # Columns hold sizes alone.
+            bulk=() if settings.token_contents else tuple(BULK),
         )
         self._batches = Batches(
             resumed,
@@ -194,6 +196,7 @@ class Sink:
             stored,
             retry_ms=retry_ms,
             stale=self._stale,
+            tables=tables_of(has_contents=settings.token_contents),
         )
         for rollup in self._rollups:
             minutes = await patiently(

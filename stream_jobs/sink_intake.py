@@ -8,7 +8,7 @@ buried before anything behind it is given, whichever way its neighbours are read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from consumers.client import message_of
@@ -33,13 +33,15 @@ class Intake(Sieve):
         role: Role,
         codec: Codec,
         starts: Mapping[Topic[Any], Mapping[int, int]],
+        *,
+        bulk: Collection[str] = tuple(BULK),
     ) -> None:
-        """Read from `starts`."""
+        """Read from `starts`. bulk: the topics of which columns are read, not records."""
         super().__init__(context, role)
         self._codec = codec
-        self._prefixes = {name: codec.frame(BY_NAME[name]) for name in BULK}
+        self._prefixes = {name: codec.frame(BY_NAME[name]) for name in bulk}
         self.reader: FrameReader = context.consumers.frames(
-            starts, framed=[BY_NAME[name] for name in BULK]
+            starts, framed=[BY_NAME[name] for name in bulk]
         )
 
     async def poll(self, *, records_max: int, timeout_s: float) -> tuple[list[Held], int]:

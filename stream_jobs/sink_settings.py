@@ -44,6 +44,11 @@ class SinkSettings(BaseModel):
     )
     listen_host: str = Field("127.0.0.1", description="Address of the read-only SQL endpoint.")
     listen_port: int = Field(0, ge=0, le=65535, description="Its port; 0 takes a free one.")
+    token_contents: bool = Field(
+        False,
+        description="Also keep ids and log-probs of the tokens, in `token_contents`, from then on; "
+        "the token log is then read one record at a time, at a third of the speed.",
+    )
     batch_offsets: int = Field(
         50_000, ge=1, le=1_000_000, description="Offsets in one insert, at most. Unit: offsets."
     )

@@ -59,6 +59,8 @@ _ARROW: Mapping[Kind, pa.DataType] = {
     Kind.COUNTS: pa.map_(pa.string(), pa.int64()),
     Kind.NUMBERS: pa.map_(pa.string(), pa.float64()),
     Kind.WORDS: _WORDS,
+    Kind.IDS: pa.list_(pa.int32()),
+    Kind.LOGPROBS: pa.list_(pa.float32()),
     Kind.PARTITION: pa.uint16(),
     Kind.OFFSET: pa.uint64(),
 }

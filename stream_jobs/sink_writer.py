@@ -23,6 +23,7 @@ from schemas.errors import TransientError
 from schemas.ports import Context, Delivered, Message, Poisoned, Position
 from schemas.topics import BY_NAME
 from stream_jobs.core.sink_batches import Batch, Place
+from stream_jobs.core.sink_columns import Table
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
@@ -85,10 +86,12 @@ class Writer:
         *,
         retry_ms: int,
         stale: Stale | None = None,
+        tables: Mapping[str, tuple[Table, ...]] = TABLES,
     ) -> None:
         """stored: what the tables say. retry_ms: longest retry of one call. Unit: ms. stale: told
-        of the minutes that get rows.
+        of the minutes that get rows. tables: those that the records of a topic fill.
         """
+        self._tables = tables
         self._context = context
         self._store = store
         self._codec = codec
@@ -173,7 +176,7 @@ class Writer:
         for place, (part, messages) in full.items():
             if self._stale is not None and messages:
                 minutes = minutes_of(times_of(messages))
-            for table in TABLES[place[0]]:
+            for table in self._tables[place[0]]:
                 name = token(self._context.run_id, *place, part)
                 if self._stale is not None and messages:
                     self._stale.note(table.name, minutes)

@@ -25,6 +25,10 @@ TABLES: tuple[tuple[str, str], ...] = (
         "`token_commits`",
         "one commit of the token log: size, times, oldest version, no contents",
     ),
+    (
+        "`token_contents`",
+        "its token ids and log-probs; empty unless `sink.token_contents` is set",
+    ),
     ("`tool_events`", "an intent, a result, a fence of the tool log"),
     ("`verify_requests`, `verdicts`", "a request to judge, a verdict"),
     ("`trajectories`", "an assembled episode"),

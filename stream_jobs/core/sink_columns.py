@@ -34,6 +34,8 @@ class Kind(StrEnum):
     COUNTS = "Map(LowCardinality(String), Int64)"
     NUMBERS = "Map(LowCardinality(String), Float64)"
     WORDS = "Map(LowCardinality(String), String)"
+    IDS = "Array(Int32)"
+    LOGPROBS = "Array(Float32)"
     PARTITION = "UInt16"
     OFFSET = "UInt64"
 

@@ -1,8 +1,8 @@
 """Every table of the sink: which topic fills it, with which columns.
 
 Invariants: every topic but the payloads has its tables; heavy contents (tokens, log-probs, tool
-output, frames) are told by their size only. The definitions under `infra/clickhouse` hold the same
-columns, which a test compares.
+output, frames) are told by their size only, unless those of the token log are asked for. The
+definitions under `infra/clickhouse` hold the same columns, which a test compares.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import topics
+from schemas.errors import PoisonRecordError
+from schemas.packing import unpack_ids, unpack_logprobs
 from schemas.records.parts import MemberDecision, SkippedMember, TrainedMember
 from schemas.records.token_commit import TokenCommit
 from stream_jobs.core.sink_columns import (
@@ -112,6 +114,14 @@ def _size(name: str) -> Column:
 
 def _length(name: str) -> Column:
     return of_part(f"{name}_n", Kind.INTEGER, lambda part: len(getattr(part, name)))
+
+
+def _unpacked(unpack: Callable[[bytes], Sequence[Any]], packed: bytes) -> Sequence[Any]:
+    """Return what was packed, nothing where it is damaged: a row is lost for nothing."""
+    try:
+        return unpack(packed)
+    except PoisonRecordError:
+        return ()
 
 
 def _table(
@@ -275,6 +285,30 @@ TABLES: Mapping[str, tuple[Table, ...]] = {
     ),
 }
 """Logical topic name to the tables that its records fill."""
+
+CONTENTS = Table(
+    name="token_contents",
+    columns=(
+        *PLACE,
+        Column(name="episode_id", kind=Kind.TEXT, field="episode_id"),
+        Column(name="kind", kind=Kind.WORD, field="kind"),
+        Column(name="attempt", kind=Kind.INTEGER, field="attempt"),
+        Column(name="turn", kind=Kind.INTEGER, field="turn"),
+        Column(name="start", kind=Kind.INTEGER, field="start"),
+        of_part("token_ids", Kind.IDS, lambda commit: _unpacked(unpack_ids, commit.token_ids)),
+        of_part("logprobs", Kind.LOGPROBS, lambda one: _unpacked(unpack_logprobs, one.logprobs)),
+    ),
+    order=("run_id", "episode_id", "src_partition", "src_offset"),
+)
+"""The tokens of each commit; filled when it is asked for."""
+
+
+def tables_of(*, has_contents: bool) -> Mapping[str, tuple[Table, ...]]:
+    """Return logical topic name to the tables that its records fill."""
+    if not has_contents:
+        return TABLES
+    return {**TABLES, topics.TOKENS.name: (_COMMITS, CONTENTS)}
+
 
 TOPICS = tuple(topic for topic in topics.ALL if topic.name in TABLES)
 """What the sink reads: all but the payloads."""

@@ -25,6 +25,7 @@ from infra.run.folder import find
 from infra.topic_admin import create_topics
 from schemas.errors import RejectedError
 from schemas.ids import RunId, WorkerId
+from schemas.packing import pack_ids, pack_logprobs
 from schemas.ports import Acked, Pending, Producer
 from schemas.records.metric_point import MetricPoint
 from schemas.topics import METRICS, POLICIES, TOKENS
@@ -122,9 +123,11 @@ def sink(harness: KafkaHarness, tmp_path: Path) -> Iterator[SinkProcess]:
         one.kill()
 
 
-async def send_commits(producer: Producer, first: int, last: int, run: RunId = RUN) -> None:
+async def send_commits(
+    producer: Producer, first: int, last: int, run: RunId = RUN, **fields: Any
+) -> None:
     pending = [
-        producer.offer(TOKENS, replace(commit(seq, group=f"{run}.{seq}.g"), run_id=run))
+        producer.offer(TOKENS, replace(commit(seq, group=f"{run}.{seq}.g"), run_id=run, **fields))
         for seq in range(first, last)
     ]
     for one in pending:
@@ -216,6 +219,33 @@ async def test_what_stands_on_the_topics_at_the_stop_is_taken_and_can_be_asked_f
         env={**os.environ, "PYTHONPATH": str(role_process.ROOT)},
     )  # fmt: skip
     assert done.stdout.split() == ["300"], done.stderr
+
+
+async def test_tokens_are_kept_when_they_are_asked_for_and_not_otherwise(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    producer = harness.producer()
+    await send_commits(producer, 0, 200)
+    sink.start()
+    sink.await_rows("token_commits", 200)
+    assert sink.ask("SELECT count() FROM token_contents") == "0"
+    sink.stop()
+    sink.address.unlink(missing_ok=True)
+    await send_commits(
+        producer, 200, 600, token_ids=pack_ids([7, 300, 9]),
+        logprobs=pack_logprobs([-0.5, -2.0, 0.0]),
+    )  # fmt: skip
+    sink.start(token_contents=True)
+    sink.await_rows("token_contents", 1)
+    sink.kill()
+    sink.start(token_contents=True)
+    sink.await_rows("token_contents", 400)
+    sink.await_rows("token_commits", 600)
+    told = sink.ask(
+        "SELECT count(), uniqExact(src_partition, src_offset), token_ids, "
+        "logprobs FROM token_contents GROUP BY token_ids, logprobs"
+    )
+    assert told.split("\t") == ["400", "400", "[7,300,9]", "[-0.5,-2,0]"]
 
 
 async def test_a_rollup_counts_each_point_once_and_bad_numbers_apart(

@@ -11,11 +11,18 @@ import pytest
 
 from schemas import topics
 from schemas.ids import Version
-from schemas.packing import Span, Timing, pack_ids, pack_spans, pack_timing
+from schemas.packing import Span, Timing, pack_ids, pack_logprobs, pack_spans, pack_timing
 from schemas.ports import Delivered
 from stream_jobs.core.sink_columns import Kind, instants, moments
 from stream_jobs.core.sink_statements import parse_migrations
-from stream_jobs.core.sink_tables import TABLES, TOPICS, timings, versions
+from stream_jobs.core.sink_tables import (
+    CONTENTS,
+    TABLES,
+    TOPICS,
+    tables_of,
+    timings,
+    versions,
+)
 from tests.support.random_records import RecordBuilder
 from tests.support.records import commit
 
@@ -57,7 +64,7 @@ def test_every_topic_but_the_payloads_has_a_table() -> None:
 
 def test_the_definitions_hold_exactly_the_columns_of_the_tables() -> None:
     definitions, added = defined()
-    for tables in TABLES.values():
+    for tables in tables_of(has_contents=True).values():
         for table in tables:
             columns = COLUMN.findall(definitions[table.name]) + added.get(table.name, [])
             # Inserts name their columns, so a later one may stand last.
@@ -101,6 +108,17 @@ def test_a_commit_is_told_by_its_size_its_times_and_its_oldest_version() -> None
     assert (row["requested_at"], row["first_token_at"], row["last_token_at"]) == (1, 2, 3)
     assert (row["prefilled_tokens"], row["reused_tokens"]) == (4, 5)
     assert not {"token_ids", "logprobs", "spans", "sampling", "timing"} & set(row)
+
+
+def test_tokens_are_told_as_they_are_packed_and_damaged_ones_cost_no_row() -> None:
+    whole = replace(commit(3), token_ids=pack_ids([7, 300]), logprobs=pack_logprobs([-0.5, -2.0]))
+    damaged = replace(whole, token_ids=b"short", logprobs=b"\xff")
+    assert CONTENTS not in TABLES[topics.TOKENS.name]
+    assert CONTENTS in tables_of(has_contents=True)[topics.TOKENS.name]
+    rows = CONTENTS.rows([delivered(topics.TOKENS, one) for one in (whole, damaged)])
+    assert [list(one) for one in rows["token_ids"]] == [[7, 300], []]
+    assert [list(one) for one in rows["logprobs"]] == [[-0.5, -2.0], []]
+    assert list(rows["episode_id"]) == [whole.episode_id] * 2
 
 
 def test_damaged_packed_fields_cost_no_row() -> None:
