@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -105,9 +106,9 @@ def figures(page: Page) -> dict[str, str]:
     return dict(zip(told[1::2], told[::2], strict=True))
 
 
-def choose_run(page: Page, run: str) -> None:
-    """Choose a run and wait for its answers."""
-    page.choose("#run", run)
+def choose(page: Page, place: str, value: str) -> None:
+    """Choose a run or a range and wait for its answers."""
+    page.choose(place, value)
     page.until(SETTLED)
 
 
@@ -117,6 +118,7 @@ def test_the_figures_and_bars_are_those_of_the_run(shown: Page) -> None:
     for name, value in {
         "updates": "1", "reward, newest update": "1", "episodes trained": "2", "pending": "1",
         "dropped": "1", "abandoned": "0", "sampled tokens/s": "10", "trained tokens/s": "4.45",
+        "wall clock of the whole run, s": "20",
     }.items():  # fmt: skip
         assert told[name] == value, name
     assert bars(shown, "accounts") == {
@@ -141,7 +143,7 @@ def test_the_legends_tell_the_newest_values(shown: Page) -> None:
     assert throughput["sampled"] == "0 tokens/s"
     # 89 tokens in that minute; against 8 s in which the learner, the busiest stage, worked.
     assert throughput["trained"] == "1.48 tokens/s"
-    assert throughput[next(name for name in throughput if "learn" in name)] == "11.1 tokens/s"
+    assert throughput["bound of the whole run (learn)"] == "11.1 tokens/s"
 
 
 def test_latencies_have_their_unit_and_percentiles(shown: Page) -> None:
@@ -191,14 +193,96 @@ def test_episodes_stand_with_their_outcome_the_newest_first(shown: Page) -> None
 def test_another_run_is_chosen_by_its_name_whatever_the_name_says(opened: Open) -> None:
     page = opened()
     names = "[...document.querySelector('#run').options].map((one) => one.textContent)"
-    assert page.value(names) == [small_run.RUN, page_run.LONG]
-    choose_run(page, page_run.LONG)
-    page.until("document.querySelector('#figures').innerText.includes('900')")
-    page.until("document.querySelector('#episodes').innerText === 'nothing'")
+    assert page.value(names) == [small_run.RUN, page_run.LONG, page_run.SILENT]
+    choose(page, "#run", page_run.LONG)
+    assert figures(page)["updates"] == "900"
     assert bars(page, "accounts") == {"pending": "2", "abandoned: group_deadline": "1"}
-    assert bars(page, "waits") == {"waits: batch_not_full": "3,600 s", "train": "5,400 s"}
-    assert lines(page, "workers")[1:] == ["verifier-9 verifier ready - - 1 2025-11-29 15:59:51"]
-    assert lines(page, "alarms") == ["nothing"]
+    assert bars(page, "waits") == {"waits: batch_not_full": "9,000 s", "train": "18,000 s"}
+    assert lines(page, "workers")[1].startswith("verifier-00 verifier ready - - 1 2025-11-29")
+    assert lines(page, "alarms")[1].startswith("dead letter verdicts.v1, assembler 1 Error")
+    # A run that never sampled a token is looked for most when it does not begin.
+    choose(page, "#run", page_run.SILENT)
+    assert figures(page)["updates"] == "0"
+    assert lines(page, "workers")[1].startswith("inference-7 inference starting")
+
+
+def test_an_answer_to_an_earlier_choice_is_not_drawn_over_a_later_one(opened: Open) -> None:
+    page = opened()
+    page.choose("#run", page_run.LONG)
+    long = json.dumps(str(httpx.QueryParams({"param_run": page_run.LONG})))
+    page.until(f"window.answers.some((one) => one.at.includes({long}))")
+    choose(page, "#run", small_run.RUN)
+    assert figures(page)["updates"] == "1"
+    assert len(lines(page, "workers")) == 2
+    assert legend(page, "lag")["n"] == "2"
+
+
+def test_a_range_ends_with_the_run_and_holds_for_every_card_that_does_not_say_otherwise(
+    opened: Open,
+) -> None:
+    page = opened()
+    choose(page, "#run", page_run.LONG)
+    whole = {place: lines(page, place) for place in ("workers", "alarms")}
+    choose(page, "#range", "300")
+    # Five minutes before its end, and back to the minute's beginning: 350 s with 12 updates.
+    assert "from 18:24:00 to 18:29:50" in page.text("#state")
+    told = figures(page)
+    assert told["sampled tokens/s, in the range"] == "2"
+    assert told["trained tokens/s, in the range"] == "0.72"
+    assert told["pending, of those issued in the range"] == "1"
+    assert told["wall clock of the whole run, s"] == "27,000"
+    assert bars(page, "accounts") == {"pending": "1"}
+    assert bars(page, "waits") == {"waits: batch_not_full": "120 s", "train": "240 s"}
+    assert "policy_lag_steps updates 0 9 9 9 36" in lines(page, "quantities")
+    assert len(lines(page, "episodes")) == 2
+    for place in ("reward", "lag", "age"):
+        assert page.value(f"plots.get('{place}').plot.data[0]") == list(range(889, 901))
+    assert page.value("plots.get('throughput').plot.data[0].length") == 6
+    assert "bound of the whole run (learn)" in legend(page, "throughput")
+    for place, text in whole.items():
+        assert lines(page, place) == text
+        assert "whatever the range" in page.text(f"section:has(#{place}) .hint")
+    assert page.text("section:has(#accounts) .hint") == "every episode issued in the range once"
+    # The range that is shown is the one that is chosen.
+    choose(page, "#range", "0")
+    assert figures(page)["pending"] == "2"
+
+
+def test_a_point_of_several_updates_tells_the_percentiles_of_their_trajectories(
+    opened: Open,
+) -> None:
+    page = opened()
+    choose(page, "#run", page_run.LONG)
+    # Three updates of three: six lags of 0, three of 9. The greatest of their medians is 9.
+    lag = {"p50": "0 updates", "p95": "9 updates", "p99": "9 updates", "n": "9"}
+    assert legend(page, "lag") == {"updates": "898 to 900", **lag}
+    age = {"p50": "1 s", "p95": "3 s", "p99": "3 s", "n": "9"}
+    assert legend(page, "age") == {"updates": "898 to 900", **age}
+    assert legend(page, "reward") == {"updates": "898 to 900", "counter": "0.333"}
+    for place in ("reward", "lag", "age"):
+        assert "a point is of 3 updates together" in page.text(f"section:has(#{place}) .hint")
+        assert page.value(f"plots.get('{place}').plot.data[0].length") == page_run.UPDATES / 3
+    # Of nine rewards three are 1 and six 0: a deviation of a half.
+    edge = page.value("plots.get('reward').plot.data[3].at(-1)")
+    assert edge == pytest.approx(1 / 3 + 0.5)
+
+
+def test_the_size_of_a_run_never_reaches_the_browser(opened: Open) -> None:
+    page = opened()
+    choose(page, "#run", page_run.LONG)
+    points, rows, alarms, runs = page.value("[POINTS_MAX, ROWS_MAX, ALARMS_MAX, RUNS_MAX]")
+    assert 3 * alarms <= rows
+    for answer in page.answers():
+        told = json.loads(answer["text"])
+        columns = [one["name"] for one in told["meta"]]
+        bound = points if columns[0] == "x" else runs if columns == ["run_id"] else rows
+        assert len(told["data"]) <= bound, answer["asked"]
+    # The run has more of each than that.
+    assert page.value("plots.get('lag').plot.data[0].length") == 300
+    assert page.value("plots.get('throughput').plot.data[0].length") == 226
+    assert len(lines(page, "episodes")) == 1 + rows
+    assert lines(page, "workers")[-1] == f"{rows} of {page_run.CROWD}"
+    assert lines(page, "alarms")[-1] == f"{alarms} of {page_run.ERRORS}"
 
 
 def test_an_episode_opens_by_a_click_with_its_tokens_by_version(opened: Open) -> None:
@@ -241,7 +325,7 @@ def test_an_episode_opens_by_a_click_with_its_tokens_by_version(opened: Open) ->
 def test_an_episode_opens_by_its_address_whatever_became_of_it(opened: Open) -> None:
     page = opened(f"#episode={DROPPED}")
     page.until(TOLD)
-    assert "gate: drop" in page.text("#story-body")
+    assert "gate: drop (lag)" in page.text("#story-body")
     assert "trained by: none" in page.text("#story-body")
     page = opened(f"#episode={ABANDONED}")
     page.until(TOLD)
@@ -269,7 +353,7 @@ def test_the_terminal_shows_the_same_run(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     page_run.fill(tables, small_run.rows())
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen(tables.ask))
+    console.print(screen(lambda said: tables.ask(said, {"run_id": small_run.RUN})))
     tables.close()
     shown = console.export_text()
     assert re.search(r"^update 1 +reward", shown)
@@ -280,7 +364,12 @@ def test_the_terminal_shows_the_same_run(tmp_path: Path) -> None:
 
 
 def test_names_of_runs_are_values_and_never_statements() -> None:
-    script = (STATIC / "dashboard.js").read_text()
-    inside = re.findall(r"\$\{([^}]*)\}", "".join(re.findall(r"ask\(`(.*?)`", script, re.DOTALL)))
-    assert set(inside) == {"SURVIVORS", "ROWS_MAX"}
-    assert "innerHTML" not in script
+    asked = ""
+    for file in STATIC.glob("*.js"):
+        if file.name.startswith("uPlot"):
+            continue
+        script = file.read_text()
+        assert "innerHTML" not in script, file.name
+        asked += "".join(re.findall(r"\bask\(\s*`(.*?)`", script, re.DOTALL))
+    inside = re.findall(r"\$\{([^}]*)\}", asked)
+    assert set(inside) == {"SURVIVORS", "ROWS_MAX", "ALARMS_MAX", "RUNS_MAX"}

@@ -1,7 +1,7 @@
 """What the live page is shown in tests: the small run with something gone wrong, and a long run.
 
 The long run began earlier. Its name is what a run's name must never become: markup, and the end of
-a string. It made an update every ten seconds of three trajectories, four seconds of it a wait.
+a string. It made an update every 30 seconds of three trajectories, ten seconds of it a wait.
 The lags of an update are all 0, but of every third one they are 9.
 """
 
@@ -17,10 +17,16 @@ from tests.support.small_run import Row, made
 from tests.support.table_process import Tables
 
 LONG = "it's <b>run</b> 2"
+SILENT = "run-0"
+"""A run that began and never sampled a token."""
 UPDATES = 900
-LONG_BEGAN_S = -10_010
-"""Seconds after `small_run.T0`."""
-EVERY_S, WAIT_S, WORK_S = 10, 4, 6
+EVERY_S, WAIT_S, WORK_S = 30, 10, 20
+LONG_BEGAN_S = -UPDATES * EVERY_S - 1_010
+"""Seconds after `small_run.T0`. It ends 50 s into a minute."""
+CROWD = 60
+"""Workers, and trajectories, of the long run: more than a table of the page takes."""
+ERRORS = 20
+"""Kinds of its dead letters: more than the page shows."""
 REFUSED = "digest of <i>1/1</i> differs"
 POISON = "schema 9999 is unknown"
 
@@ -42,6 +48,13 @@ def rows() -> Iterator[Row]:
     yield from small_run.rows()
     yield from _gone_wrong()
     yield from _long()
+    began = LONG_BEGAN_S - 100
+    yield topics.CONTROL, began, made(topics.CONTROL, run_id=SILENT, kind="start")
+    yield (
+        topics.WORKERS, began + 1,
+        made(topics.WORKERS, run_id=SILENT, worker_id="inference-7", role="inference",
+             status="starting", incarnation="a"),
+    )  # fmt: skip
 
 
 def _gone_wrong() -> Iterator[Row]:
@@ -87,8 +100,21 @@ def _long() -> Iterator[Row]:
             phases_us={"wait_batch": WAIT_S * 10**6, "train": WORK_S * 10**6},
             metrics={"reward_mean_reward": 0.5},
         )  # fmt: skip
-    yield _of_long(workers, 1, worker_id="verifier-9", role="verifier", status="ready",
-                   incarnation="a")  # fmt: skip
+    for number in range(CROWD):
+        yield _of_long(
+            workers, 1, worker_id=f"verifier-{number:02}", role="verifier", status="ready",
+            incarnation="a",
+        )  # fmt: skip
+        yield _of_long(
+            topics.TRAJECTORIES, 449 * (number + 1), episode_id=f"{LONG}.{10 * number}.0",
+            environment="counter", termination="success", purpose="train", reward=1.0,
+            reward_source="verdict",
+        )  # fmt: skip
+    for number in range(ERRORS):
+        yield _of_long(
+            topics.DEAD_LETTERS, 2, kind="letter", origin_topic="verdicts.v1",
+            consumer="assembler", error_class=f"Error{number}",
+        )  # fmt: skip
 
 
 def _member(number: int, place: int) -> dict[str, Any]:
