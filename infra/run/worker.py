@@ -16,9 +16,13 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from consumers.kafka import KafkaConsumers
 from consumers.settings import ConsumerSettings
@@ -73,17 +77,24 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop)
-    with exporting(
-        settings.metrics,
-        targets=folder.targets,
-        role=spec.name,
-        index=index,
-        run_id=start.run_id,
-    ) as instruments:
-        instruments.watch_disk({"run": folder.root, "versions": folder.versions})
-        instruments.add(of.LAG_BOUND, settings.training.max_lag_steps)
+    with exported(spec.name, index, folder, settings, start.run_id) as instruments:
         await _work(spec, index, folder, settings, start, stop, instruments, supervised)
     return EXIT_OVER if supervised and not stop.is_set() else 0
+
+
+@contextmanager
+def exported(
+    role: str, index: int, folder: RunFolder, settings: RunSettings, run_id: RunId,
+    *, registry: CollectorRegistry = REGISTRY,
+) -> Iterator[Instruments]:  # fmt: skip
+    """Export this process, and what alerts hold against it: the disks, and the bound of the lag."""
+    with exporting(
+        settings.metrics, targets=folder.targets, role=role, index=index, run_id=run_id,
+        registry=registry,
+    ) as instruments:  # fmt: skip
+        instruments.watch_disk({"run": folder.root, "versions": folder.versions})
+        instruments.add(of.LAG_BOUND, settings.training.max_lag_steps)
+        yield instruments
 
 
 async def _work(
