@@ -13,9 +13,11 @@ import pytest
 
 from infra.cli.top import look
 from schemas import topics
+from schemas.enums import VerdictCode
 from tests.support import small_run
 from tests.support.small_run import RUN, fill, made
 from tests.support.table_process import Tables
+from verifier.core.verdicts import Judged, Verdict, decide
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -160,6 +162,29 @@ def test_failures_lower_the_effective_rate_and_leave_what_was_sampled(tables: Ta
     assert tables.one(f"SELECT {share}")["share"] == pytest.approx(89 / 300)
     assert ("abandoned", "retries_exhausted", 1) in rows(tables, "trajectory_accounts")
     assert ("abandoned", "retries_exhausted", 100) in rows(tables, "token_accounts")
+
+
+def test_a_reward_can_be_worked_out_again_from_its_components_and_their_weights(
+    tables: Tables,
+) -> None:
+    parts, weights = {"sum": 0.1, "cell": 1 / 3, "short": -0.7}, {"sum": 0.3, "cell": 2.0}
+    judged = Judged(code=VerdictCode.WRONG_ANSWER, components=parts, weights=weights)
+    decided = decide([judged], tries_max=1, is_late=False)
+    assert isinstance(decided, Verdict)
+    add(
+        tables, topics.VERDICTS, 9,
+        made(topics.VERDICTS, episode_id=f"{RUN}.4.0", code=decided.code, reward=decided.reward,
+             components=decided.components, component_weights=decided.weights),
+    )  # fmt: skip
+    rewards = tables.ask(
+        "SELECT any(reward) AS reward, sum(value * weight) AS again, count() AS n "
+        f"FROM reward_components WHERE episode_id = '{RUN}.4.0' GROUP BY episode_id"
+    )
+    by_hand = 0.1 * 0.3 + 2 / 3 - 0.7
+    assert rewards == [
+        {"reward": pytest.approx(by_hand, abs=1e-9), "again": pytest.approx(by_hand, abs=1e-9),
+         "n": 3}
+    ]  # fmt: skip
 
 
 def test_retries_are_counted_by_cause_whether_or_not_anyone_was_left_to_say_so(
