@@ -23,6 +23,22 @@ from tests.support.table_process import ROOT, Tables
 
 STATIC = ROOT / "infra" / "dashboard" / "static"
 SETTLED = "document.querySelector('#state').textContent.startsWith('as of')"
+PHONE = 390
+"""Pixels across."""
+INKS = """
+Object.fromEntries(
+  ["h1", "h2", "label", "#run", "#state", ".figure b", ".figure span", ".hint", ".u-label",
+   ".bar em", "th", "td", ".alarm", "#episodes button", "div.tokens span", "#story button",
+  ].map((place) => {
+    const one = document.querySelector(place);
+    const ground = (part) => getComputedStyle(part).backgroundColor;
+    let behind = one;
+    while (ground(behind) === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+    return [place, [getComputedStyle(one).color, ground(behind)]];
+  })
+)
+"""
+"""Colours of the page's texts, each with the one behind it."""
 TOLD = "document.querySelector('#story-times, #story-body .alarm')"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -265,6 +281,43 @@ def test_a_point_of_several_updates_tells_the_percentiles_of_their_trajectories(
     # Of nine rewards three are 1 and six 0: a deviation of a half.
     edge = page.value("plots.get('reward').plot.data[3].at(-1)")
     assert edge == pytest.approx(1 / 3 + 0.5)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_fits_a_phone_and_can_be_read_in_both_schemes(opened: Open, dark: bool) -> None:
+    page = opened(width=PHONE, dark=dark)
+    # A phone shows a page that is too wide smaller: then the window is as wide as the page.
+    fits = f"Math.max(innerWidth, document.documentElement.scrollWidth) <= {PHONE}"
+    assert page.value(fits), "the small run"
+    choose(page, "#run", page_run.LONG)
+    choose(page, "#range", "3600")
+    assert page.value(fits), "the long run"
+    # Nothing is out of sight but what a card of its own scrolls to.
+    assert page.value(
+        "[...document.querySelectorAll('body *:not(.scroll *)')]"
+        f".filter((one) => one.getBoundingClientRect().right > {PHONE} + 0.5)"
+        ".map((one) => one.outerHTML.slice(0, 80))"
+    ) == []  # fmt: skip
+    choose(page, "#run", small_run.RUN)
+    page.click("#episodes tbody tr:nth-child(3) button")
+    page.until(TOLD)
+    assert page.value(fits), "the story"
+    assert page.value("document.querySelector('#story').getBoundingClientRect().width") <= PHONE
+    inks = page.value(INKS)
+    for place, (ink, ground) in inks.items():
+        assert (luminance(ground) < 0.1) == dark, place
+        # WCAG 2.2, success criterion 1.4.3: text against what is behind it.
+        brighter, darker = sorted((luminance(ink), luminance(ground)), reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) >= 4.5, place
+
+
+def luminance(colour: str) -> float:
+    """Return how bright an `rgb(...)` is, 0 to 1. Source: WCAG 2.2, relative luminance."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_the_size_of_a_run_never_reaches_the_browser(opened: Open) -> None:

@@ -46,6 +46,9 @@ const colour = (at) => getComputedStyle(document.documentElement).getPropertyVal
 const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 // Steps between the ticks of an axis that counts updates.
 const WHOLE = [1, 2, 5].flatMap((one) => [0, 1, 2, 3, 4, 5, 6, 7].map((power) => one * 10 ** power)).sort((one, other) => one - other);
+// Steps between those of an axis of minutes, in seconds; a tick tells the day where one begins.
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 720, 1440, 2880, 7200, 14400, 43200].map((minutes) => 60 * minutes);
+const moment = (tick) => (tick % 86400 ? clock(tick).slice(0, 5) : new Date(tick * 1000).toISOString().slice(5, 10));
 const faint = (tint) => `${tint}33`;
 
 // Where no cursor points, the legend tells the newest values.
@@ -69,7 +72,7 @@ function plot(place, x, lines, { time = false, unit = "", per = 1 } = {}) {
   const options = {
     width: box.clientWidth, height: 210, tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: { x: { time } }, hooks: { setCursor: [newest] },
-    axes: [time ? { ...axis, values: (_, ticks) => ticks.map((tick) => clock(tick).slice(0, 5)) } : { ...axis, incrs: WHOLE }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
+    axes: [time ? { ...axis, incrs: MINUTES, values: (_, ticks) => ticks.map(moment) } : { ...axis, incrs: WHOLE }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
     series: [
       time ? { label: "time", value: (_, seconds) => (seconds === null ? "-" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")) } : { label: per > 1 ? "updates" : "update", value: (_, first) => (first === null ? "-" : per > 1 ? `${first} to ${first + per - 1}` : first) },
       ...lines.map((one) => ({
