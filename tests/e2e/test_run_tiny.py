@@ -142,3 +142,23 @@ def test_the_report_is_one_file_without_external_assets(tiny: TinyRun) -> None:
         assert any(title.startswith(asked) for title in titles), (asked, titles)
     assert 'src="' not in text
     assert "https://" not in text.replace("https://matplotlib.org", "")
+
+
+def test_summary_and_report_are_made_again_from_the_topics_alone(tiny: TinyRun) -> None:
+    report = tiny.folder / "report.html"
+    before = len(report.read_text())
+    report.unlink()
+    again = tiny.json("report", str(tiny.folder))
+    assert again == tiny.summary
+    assert json.loads((tiny.folder / "summary.json").read_text()) == tiny.summary
+    assert len(report.read_text()) > before / 2
+
+
+def test_the_tables_of_the_closed_run_hold_all_that_its_topics_hold(tiny: TinyRun) -> None:
+    report = tiny.json(
+        "audit", tiny.summary["run_id"], "--tables", "--runs", str(tiny.folder.parent)
+    )
+    assert report["clean"]
+    tables = {one["name"]: one for one in report["tables"]}
+    assert tables["token_commits"]["log"] > 0
+    assert all(one["log"] == one["table"] and not one["behind"] for one in report["tables"])
