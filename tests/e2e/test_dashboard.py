@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,27 +18,22 @@ from infra.cli.top import screen
 from tests.support import page_run, small_run
 from tests.support.browser import Browser, Page
 from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED
+from tests.support.shown_page import (
+    INKS,
+    SETTLED,
+    TOLD,
+    bars,
+    choose,
+    figures,
+    legend,
+    lines,
+    luminance,
+)
 from tests.support.table_process import ROOT, Tables
 
 STATIC = ROOT / "infra" / "dashboard" / "static"
-SETTLED = "document.querySelector('#state').textContent.startsWith('as of')"
 PHONE = 390
 """Pixels across."""
-INKS = """
-Object.fromEntries(
-  ["h1", "h2", "label", "#run", "#state", ".figure b", ".figure span", ".hint", ".u-label",
-   ".bar em", "th", "td", ".alarm", "#episodes button", "div.tokens span", "#story button",
-  ].map((place) => {
-    const one = document.querySelector(place);
-    const ground = (part) => getComputedStyle(part).backgroundColor;
-    let behind = one;
-    while (ground(behind) === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
-    return [place, [getComputedStyle(one).color, ground(behind)]];
-  })
-)
-"""
-"""Colours of the page's texts, each with the one behind it."""
-TOLD = "document.querySelector('#story-times, #story-body .alarm')"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -94,38 +88,6 @@ def opened(address: str, browser: Browser) -> Iterator[Open]:
     yield opening
     for page in pages:
         page.close()
-
-
-def lines(page: Page, place: str) -> list[str]:
-    """Return the text of the element with this id, line by line; cells are parted by blanks."""
-    return [" ".join(line.split()) for line in page.text(f"#{place}").splitlines() if line.strip()]
-
-
-def bars(page: Page, place: str) -> dict[str, str]:
-    """Return what the bars of a card say, by their names."""
-    told = lines(page, place)
-    return dict(zip(told[::2], told[1::2], strict=True))
-
-
-def legend(page: Page, place: str) -> dict[str, str]:
-    """Return what the legend of a plot says of its newest point, by the names of its lines."""
-    told = page.value(
-        f"[...document.querySelectorAll('#{place} .u-series:not(.edge)')]"
-        ".map((one) => [...one.children].map((part) => part.innerText.trim()))"
-    )
-    return dict(told)
-
-
-def figures(page: Page) -> dict[str, str]:
-    """Return the figures at the top, by their names."""
-    told = lines(page, "figures")
-    return dict(zip(told[1::2], told[::2], strict=True))
-
-
-def choose(page: Page, place: str, value: str) -> None:
-    """Choose a run or a range and wait for its answers."""
-    page.choose(place, value)
-    page.until(SETTLED)
 
 
 def test_the_figures_and_bars_are_those_of_the_run(shown: Page) -> None:
@@ -311,15 +273,6 @@ def test_the_page_fits_a_phone_and_can_be_read_in_both_schemes(opened: Open, dar
         assert (brighter + 0.05) / (darker + 0.05) >= 4.5, place
 
 
-def luminance(colour: str) -> float:
-    """Return how bright an `rgb(...)` is, 0 to 1. Source: WCAG 2.2, relative luminance."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
 def test_the_size_of_a_run_never_reaches_the_browser(opened: Open) -> None:
     page = opened()
     choose(page, "#run", page_run.LONG)
@@ -402,12 +355,17 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(addr
     assert httpx.get(f"{address}/dashboard/..%2f..%2fetc%2fpasswd").status_code == 404
 
 
-def test_the_terminal_shows_the_same_run(tmp_path: Path) -> None:
-    tables = Tables(tmp_path)
-    page_run.fill(tables, small_run.rows())
+def test_the_terminal_shows_the_same_run(address: str) -> None:
+    asked = {"default_format": "JSON", "param_run_id": small_run.RUN}
+
+    def asking(statement: str) -> list[dict[str, object]]:
+        answer = httpx.post(f"{address}/", params=asked, content=statement, timeout=60)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        rows: list[dict[str, object]] = answer.json()["data"]
+        return rows
+
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen(lambda said: tables.ask(said, {"run_id": small_run.RUN})))
-    tables.close()
+    console.print(screen(asking))
     shown = console.export_text()
     assert re.search(r"^update 1 +reward", shown)
     assert re.search(r"trained +- +2|trained +none +2|trained +2", shown)
