@@ -76,7 +76,7 @@ class SinkSettings(BaseModel):
     insert_retry_s: float = Field(
         1800.0, ge=1, le=7200,
         description="Longest wait for a database that is down: one batch is tried so long, and "
-        "nothing is read meanwhile. Unit: s.",
+        "no more is read than `buffered_records_max` allows. Unit: s.",
     )  # fmt: skip
     query_seconds_max: float = Field(
         10.0, gt=0, le=600, description="Limit of one query over HTTP. Unit: s."

@@ -2,7 +2,8 @@
 
 Waits for: the store, which is tried again with the identical batch inside one budget. Unblocked by:
 its answer, or the end of the budget, which ends the process so that it is started again; what was
-written ahead is settled then. Nothing is read meanwhile, so a slow store holds the readers back.
+written ahead is settled then. The sink reads on meanwhile up to its bound and no further, so a slow
+store holds the readers back.
 """
 
 from __future__ import annotations
