@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.collectives import Collectives
 from learner.core.flops import Shape
 from learner.core.loss_registry import BoundLoss
 from learner.core.losses import Denominator, LossInputs
@@ -163,9 +164,7 @@ class Engine:
         if not torch.distributed.is_initialized():
             deepspeed.init_distributed(dist_backend=backend, verbose=False)
         self.group = torch.distributed.new_group(backend="gloo")
-        self._collectives = deepspeed.comm.comm.timers
-        # DeepSpeed times its own collectives; it waits for each, as it does without overlap.
-        deepspeed.comm.configure(enabled=settings.ranks > 1, prof_all=True, verbose=False)
+        self._collectives = Collectives(are_timed=settings.ranks > 1)
         policy = ActionPolicy(model)
         self._engine, *_ = deepspeed.initialize(
             model=policy, model_parameters=policy.parameters(), config=_configuration(settings)
@@ -211,7 +210,7 @@ class Engine:
         started = self._settled_s()
         self._engine.step()
         result.optimiser_s = self._settled_s() - started
-        result.gather_s = self._take_collectives_s()
+        result.gather_s = self._collectives.take_s()
         result.learning_rate = rate
         result.gradient_norm = float(self._engine.get_global_grad_norm() or 0.0)
         return result
@@ -231,11 +230,11 @@ class Engine:
         )
         outcome = self.loss(inputs)
         between = self._settled_s()
-        self._take_collectives_s()
+        self._collectives.take_s()
         self._engine.backward(outcome.loss * scale)
         result.forward_s += between - started
         result.backward_s += self._settled_s() - between
-        result.reduce_s += self._take_collectives_s()
+        result.reduce_s += self._collectives.take_s()
         if not rows:
             return
         result.loss_sum += float(outcome.loss.detach())
@@ -259,15 +258,6 @@ class Engine:
         if self.settings.device is Device.CUDA:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
-
-    def _take_collectives_s(self) -> float:
-        """Return how long DeepSpeed's collectives took since the last call."""
-        import deepspeed
-
-        spent_ms = sum(timer.elapsed() for timer in self._collectives.get_timers().values())
-        # It keeps every call for its own summary.
-        deepspeed.comm.comm.comms_logger.comms_dict.clear()
-        return float(spent_ms) / 1000
 
     def _kept(self, micro_batches: Sequence[Loader]) -> float:
         """Return the global count of kept tokens: one pass without gradients, since the count

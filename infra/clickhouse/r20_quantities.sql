@@ -1118,7 +1118,7 @@ FROM (
   ('queue_wait_ms', 'ms', 'from the lease of an episode to its start', 'EpisodeEvent', 'episode_events'),
   ('environment_reset_ms', 'ms', 'building the environment of one episode', 'EpisodeEvent', 'episode_events'),
   ('environment_step_ms', 'ms', 'all environment steps of one episode', 'EpisodeEvent', 'episode_events'),
-  ('environment_turn_ms', 'ms', 'one answer of the environment to a turn', 'MetricPoint', 'metric_points'),
+  ('environment_turn_ms', 'ms', 'one turn of the policy as its environment waits for it', 'MetricPoint', 'metric_points'),
   ('tool_call_ms', 'ms', 'one tool call that ran', 'ToolEvent', 'tool_events'),
   ('verifier_ms', 'ms', 'judging one episode, all tries', 'VerifierResult', 'verdicts'),
   ('verify_queue_ms', 'ms', 'from the request to judge to the start of judging', 'VerifierResult', 'verdicts'),

@@ -84,7 +84,7 @@ later.
 | a label or an environment has ever new values | rows; percentiles know the tasks' environments |
 | metrics have ever new names | rows; percentiles tell 1,000 of a run apart, then `other_names` |
 | a row is from the far past or future | it is kept: no table forgets by age |
-| the database is slow or down | nothing is read; one batch is tried for `sink.insert_retry_s` |
+| the database is slow or down | it reads up to its bound, and tries for `sink.insert_retry_s` |
 | a query would scan everything | it ends at its limit of time, rows or memory |
 
 `doubtful_rows` counts what cannot be believed.

@@ -174,7 +174,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
         name="environment_turn_ms", unit="ms", source=POINTS, value="value * 1000",
         where="name = 'environment_turn_s'",
-        definition="one answer of the environment to a turn",
+        definition="one turn of the policy as its environment waits for it",
     ),
     Quantity(
         name="tool_call_ms", unit="ms", source=TOOLS, value="duration_us / 1000",

@@ -5,10 +5,8 @@ in SQL.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 
 from infra.audit.report import NAMES
 from tests.conftest import LocalPlatform
+from tests.support.command_line import call, with_topics
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 540
@@ -41,32 +40,10 @@ class TinyRun:
         return json.loads(done.stdout)
 
 
-def call(
-    environment: dict[str, str], *arguments: str, limit_s: float
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "infra.cli", *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def tiny(local_platform: LocalPlatform, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     runs = tmp_path_factory.mktemp("runs")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "SLUICE_BOOTSTRAP": local_platform.bootstrap,
-        "SLUICE_REGISTRY": local_platform.registry_url,
-    }
-    created = call(environment, "topics", "create", limit_s=120)
-    assert created.returncode == 0, created.stderr
+    environment = with_topics(local_platform)
     done = call(
         environment, "run", "examples/tiny.toml", "--runs", str(runs), "--json", limit_s=RUN_LIMIT_S
     )

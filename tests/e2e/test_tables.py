@@ -113,68 +113,6 @@ def test_every_quantity_is_filled_and_its_rollup_agrees_with_its_rows(small: Tab
         assert rolled["mean"] == pytest.approx(exact["mean"]), one.name
 
 
-@pytest.mark.parametrize(
-    ("name", "p50", "most", "n"),
-    [
-        ("ttft_ms", 300.0, 300.0, 5),
-        ("inter_token_ms", 10.0, 10.0, 5),
-        ("commit_latency_ms", 10.0, 10.0, 15),
-        ("exposure_wait_ms", 2.5, 3.0, 2),
-        ("kv_reuse_ratio", 0.6, 0.6, 5),
-        ("policy_lag_steps", 0.5, 1.0, 2),
-        ("policy_lag_s", 1.0, 2.0, 2),
-        ("policy_lag_kl_nats", 0.005, 0.01, 2),
-        ("verdict_wait_ms", 500.0, 500.0, 4),
-        ("assembly_wait_ms", 200.0, 200.0, 4),
-        ("learner_step_ms", 18_000.0, 18_000.0, 1),
-        ("learner_busy_ms", 8_000.0, 8_000.0, 1),
-        ("buffer_age_s", 1.0, 1.0, 2),
-        ("first_token_age_s", 5.0, 5.0, 2),
-        ("gate_lag_steps", 0.0, 9.0, 3),
-        ("gate_age_s", 0.9, 0.9, 3),
-        ("commit_size_tokens", 10.0, 50.0, 10),
-        ("gateway_overhead_ms", 0.5, 0.5, 1),
-        ("queue_wait_ms", 10.0, 10.0, 4),
-        ("environment_reset_ms", 100.0, 100.0, 4),
-        ("environment_step_ms", 200.0, 200.0, 4),
-        ("environment_turn_ms", 250.0, 250.0, 1),
-        ("tool_call_ms", 20.0, 20.0, 5),
-        ("verifier_ms", 400.0, 400.0, 4),
-        ("verify_queue_ms", 100.0, 100.0, 4),
-        ("episode_s", 4.5, 7.0, 4),
-        ("episode_size_tokens", 45.0, 55.0, 4),
-        ("episode_length_turns", 1.0, 1.0, 4),
-        ("episode_reward", 1.0, 1.0, 4),
-        ("refresh_fetch_ms", 50.0, 50.0, 2),
-        ("refresh_pause_ms", 2_000.0, 2_000.0, 1),
-        ("refresh_load_ms", 1_500.0, 1_500.0, 1),
-    ],
-)
-def test_a_quantity_is_what_its_definition_says(
-    small: Tables, name: str, p50: float, most: float, n: int
-) -> None:
-    row = small.one(f"SELECT p50, max, n FROM {name}")
-    assert (row["p50"], row["max"], row["n"]) == (pytest.approx(p50), pytest.approx(most), n)
-
-
-def test_quantities_are_cut_by_version_worker_environment_and_minute(small: Tables) -> None:
-    by = "SELECT {0}, n FROM quantities_by_{1} WHERE quantity = 'ttft_ms' ORDER BY {0}"
-    assert small.ask(by.format("number", "version")) == [{"number": 0, "n": 5}]
-    assert small.ask(by.format("worker", "worker")) == [
-        {"worker": "inference-0", "n": 3},
-        {"worker": "inference-1", "n": 2},
-    ]
-    assert small.ask(by.format("environment", "environment")) == [
-        {"environment": "counter", "n": 5}
-    ]
-    assert sum(row["n"] for row in small.ask(by.format("t", "minute"))) == 5
-
-
-def test_a_number_that_is_not_finite_is_counted_apart(small: Tables) -> None:
-    row = small.one("SELECT n, bad, max FROM exposure_wait_ms")
-    assert row == {"n": 2, "bad": 1, "max": 3.0}
-
-
 def test_every_episode_and_every_token_has_exactly_one_place(small: Tables) -> None:
     episodes = small.ask("SELECT outcome, reason, n FROM trajectory_accounts ORDER BY outcome")
     assert [tuple(row.values()) for row in episodes] == [

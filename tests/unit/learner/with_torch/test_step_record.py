@@ -113,7 +113,8 @@ def test_ratio_sample_size_and_divergence_are_told_by_the_lag_of_the_trajectory(
         [fresh, old],
         Tokens(
             member_N=np.array([0, 0, 0, 1, 1, 1]), at_N=np.array([2, 3, 4, 2, 3, 4]),
-            logp_N=np.log(ratio) - 1.0, behaviour_N=np.full(6, -1.0, dtype=np.float32),
+            logp_N=(np.log(ratio) - 1.0).astype(np.float32),
+            behaviour_N=np.full(6, -1.0, dtype=np.float32),
             entropy_N=np.ones(6, dtype=np.float32), ratio_N=ratio,
             kept_N=np.ones(6, dtype=np.bool_), low_N=np.zeros(6, dtype=np.bool_),
             high_N=np.zeros(6, dtype=np.bool_),
