@@ -347,70 +347,67 @@ WITH
 SELECT
   run_id, epoch, ordinal, part.1 AS kind, part.2 AS cause, part.3 / 1000000 AS spent_s
 FROM (
-  SELECT run_id, epoch, ordinal, arrayJoin(parts) AS part
-  FROM (
-    SELECT s.run_id AS run_id, s.epoch AS epoch, s.ordinal AS ordinal, s.wait_us AS wait_us,
-      s.wait_began AS wait_began, s.wait_ended AS wait_ended, s.phases_us AS phases_us,
-      r.us AS refresh_us, b.late_us AS late_us, i.us AS idle_us, w.us AS exposure_us,
-      max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
-    FROM step_times AS s
-    LEFT JOIN (
-      -- How long a worker stood still in a wait is what it had by the end less what it had by the
-      -- beginning, so that a pause counts in each of several waits that it reaches into.
-      SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-        sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
+  SELECT s.run_id AS run_id, s.epoch AS epoch, s.ordinal AS ordinal, s.wait_us AS wait_us,
+    s.wait_began AS wait_began, s.wait_ended AS wait_ended, s.phases_us AS phases_us,
+    r.us AS refresh_us, b.late_us AS late_us, i.us AS idle_us, w.us AS exposure_us,
+    max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
+  FROM step_times AS s
+  LEFT JOIN (
+    -- How long a worker stood still in a wait is what it had by the end less what it had by the
+    -- beginning, so that a pause counts in each of several waits that it reaches into.
+    SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
+      sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
+    FROM (
+      SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
+        e.sign AS sign, one.worker AS worker
+      FROM wait_edges AS e
+      JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
+      ON e.run_id = one.run_id
+    ) AS t
+    ASOF JOIN (
+      SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
+        toUnixTimestamp64Micro(at) AS ended,
+        sum(pause_us) OVER (
+          PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
+        ) - pause_us AS before
+      FROM refreshes WHERE pause_us > 0
+    ) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
+    JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
+    ON t.run_id = w.run_id
+    GROUP BY run_id, epoch, number
+  ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
+  LEFT JOIN batches_gated AS b
+  ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
+  LEFT JOIN (
+    SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
+      sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
+    FROM wait_edges AS t
+    ASOF JOIN (
+      -- After as many had begun as have ended none runs, until the next begins. An empty gap
+      -- before all others carries how long all ran, so that attempts are read once.
+      SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
       FROM (
-        SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
-          e.sign AS sign, one.worker AS worker
-        FROM wait_edges AS e
-        JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
-        ON e.run_id = one.run_id
-      ) AS t
-      ASOF JOIN (
-        SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
-          toUnixTimestamp64Micro(at) AS ended,
-          sum(pause_us) OVER (
-            PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
-          ) - pause_us AS before
-        FROM refreshes WHERE pause_us > 0
-      ) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
-      JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
-      ON t.run_id = w.run_id
-      GROUP BY run_id, epoch, number
-    ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
-    LEFT JOIN batches_gated AS b
-    ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
-    LEFT JOIN (
-      SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
-        sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
-      FROM wait_edges AS t
-      ASOF JOIN (
-        -- After as many had begun as have ended none runs, until the next begins. An empty gap
-        -- before all others carries how long all ran, so that attempts are read once.
-        SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
-        FROM (
-          SELECT run_id, run_us, arrayJoin(arrayZip(
-            gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
-              arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
-          )) AS gap
-          FROM (
-            SELECT run_id, sum(one.ended - one.began) AS run_us,
-              arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
-                arrayPopBack(arraySort(groupArray(one.ended))),
-                arrayPopFront(arraySort(groupArray(one.began)))
-              )), (toInt64(0), toInt64(0))) AS gaps
-            FROM episode_runs AS one GROUP BY run_id
-          )
-        )
-      ) AS g ON t.run_id = g.run_id AND t.at >= g.began
-      GROUP BY run_id, epoch, number
-    ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
-    LEFT JOIN (
-      SELECT run_id, sum(value) AS us FROM metric_points
-      WHERE name = 'exposure_wait_us' AND isFinite(value) GROUP BY run_id
-    ) AS w ON s.run_id = w.run_id
-  )
+        SELECT run_id, sum(one.ended - one.began) AS run_us,
+          arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
+            arrayPopBack(arraySort(groupArray(one.ended))),
+            arrayPopFront(arraySort(groupArray(one.began)))
+          )), (toInt64(0), toInt64(0))) AS gaps
+        FROM episode_runs AS one GROUP BY run_id
+      )
+      ARRAY JOIN arrayZip(
+        gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
+          arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
+      ) AS gap
+    ) AS g ON t.run_id = g.run_id AND t.at >= g.began
+    GROUP BY run_id, epoch, number
+  ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
+  LEFT JOIN (
+    SELECT run_id, sum(value) AS us FROM metric_points
+    WHERE name = 'exposure_wait_us' AND isFinite(value) GROUP BY run_id
+  ) AS w ON s.run_id = w.run_id
 )
+-- The function arrayJoin would keep a filter on the run from reaching the rows.
+ARRAY JOIN parts AS part
 WHERE spent_s != 0;
 
 CREATE OR REPLACE VIEW wait_totals AS
