@@ -34,7 +34,7 @@ from infra.setup.extensions import learner_environ
 from infra.setup.places import find_places
 from infra.standing import delivered
 from learner.settings import Device
-from schemas.enums import ControlKind
+from schemas.enums import ControlKind, Role
 from schemas.errors import BusUnreachableError, SluiceError
 from schemas.ports import Delivered, LogReader, Message
 from schemas.topics import (
@@ -146,7 +146,10 @@ async def conduct(
         )
         raise
     finally:
-        killed = await asyncio.to_thread(processes.stop, budget_s=_END_BUDGET_S)
+        # The sink takes the last words of all others; closed tables lack nothing then.
+        killed = await asyncio.to_thread(
+            processes.stop, budget_s=_END_BUDGET_S, last=(Role.SINK.value,)
+        )
         if killed:
             progress.say(f"killed after {_END_BUDGET_S:.0f} s: {', '.join(killed)}")
         await reader.close()

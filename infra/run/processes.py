@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,11 +186,23 @@ class Processes:
         self._prepare_mould(one)
         return f"{name} ended with code {code}; again in {pause:.1f} s"
 
-    def stop(self, *, budget_s: float) -> list[str]:
+    def stop(self, *, budget_s: float, last: Collection[str] = ()) -> list[str]:
         """Ask every part to end (SIGTERM), wait, kill what is left; return the names of what was
         killed.
+
+        last: roles that are asked once all others are gone, each lot within `budget_s`.
         """
         alive = [one for one in self._running.values() if one.process is not None]
+        killed: list[str] = []
+        for is_last in (False, True):
+            lot = [one for one in alive if (one.part.role in last) is is_last]
+            killed += self._stop(lot, budget_s)
+        for mould in self._moulds.values():
+            mould.close()
+        self._moulds.clear()
+        return killed
+
+    def _stop(self, alive: Sequence[_Running], budget_s: float) -> list[str]:
         for one in alive:
             self._signal(one, signal.SIGTERM)
         _await_end(alive, budget_s)
@@ -201,9 +213,6 @@ class Processes:
         # A killed process is gone only when the kernel has freed its memory, which takes a while
         # for a model's; one that is not gone by then is no reason to leave the run without its end.
         _await_end(alive, _GONE_S)
-        for mould in self._moulds.values():
-            mould.close()
-        self._moulds.clear()
         return killed
 
     def last_words(self, name: str) -> str:

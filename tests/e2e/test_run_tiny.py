@@ -36,7 +36,7 @@ class TinyRun:
 
     def json(self, *arguments: str) -> Any:
         done = self.sluice(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
         return json.loads(done.stdout)
 
 

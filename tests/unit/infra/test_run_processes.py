@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,17 +21,17 @@ LIMIT_S = 10.0
 
 def parts_running(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts_max: int = 2,
-    role: str = "gate",
+    roles: Sequence[str] = ("gate",),
 ) -> Processes:  # fmt: skip
-    """A run of one part that executes `code` in place of a role."""
+    """A run of one part a role, each executing `code` in place of it."""
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\n{code}\n")
     fake.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(fake))
     monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.01)
     found = Processes(
-        [Part(role=role, index=0)], run_folder=tmp_path, logs=tmp_path, restarts_max=restarts_max,
-        environment=os.environ,
+        [Part(role=role, index=0) for role in roles], run_folder=tmp_path, logs=tmp_path,
+        restarts_max=restarts_max, environment=os.environ,
     )  # fmt: skip
     found.start()
     return found
@@ -74,7 +74,7 @@ def test_wrong_settings_end_the_run_at_once(
 def test_a_role_for_which_the_run_is_over_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    found = parts_running("raise SystemExit(4)", tmp_path, monkeypatch, role=role)
+    found = parts_running("raise SystemExit(4)", tmp_path, monkeypatch, roles=(role,))
     until(lambda: found.watch() == [] and found.pid(f"{role}-0") is None)
     assert found.watch() == []
     assert found.restarts == 0
@@ -87,7 +87,7 @@ def test_a_preempted_worker_ends_well_and_is_started_again(
     found = parts_running(
         f"import time, pathlib; p = pathlib.Path({str(tmp_path / 'once')!r})\n"
         "if p.exists(): time.sleep(60)\n"
-        "p.touch()", tmp_path, monkeypatch, role=role,
+        "p.touch()", tmp_path, monkeypatch, roles=(role,),
     )  # fmt: skip
     lines: list[str] = []
     until(lambda: told(found, lines) and found.pid(f"{role}-0"))
@@ -142,3 +142,23 @@ def test_a_part_that_does_not_listen_is_killed_after_its_budget(
     until(lambda: "up" in found.last_words("gate-0"))
     assert found.stop(budget_s=0.2) == ["gate-0"]
     assert found.pid("gate-0") is None
+
+
+def test_who_takes_the_last_words_of_the_others_is_asked_to_end_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"gone = pathlib.Path({str(tmp_path / 'gone')!r})\n"
+        "def end(*_):\n"
+        "    if 'sink' in sys.argv: print('others gone:', gone.exists(), flush=True)\n"
+        "    else: time.sleep(0.3); gone.touch()\n"
+        "    raise SystemExit\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)"
+    )
+    found = parts_running(code, tmp_path, monkeypatch, roles=("sink", "gate"))
+    until(lambda: all("up" in found.last_words(name) for name in ("sink-0", "gate-0")))
+    assert found.stop(budget_s=LIMIT_S, last=("sink",)) == []
+    assert "others gone: True" in found.last_words("sink-0")
