@@ -81,7 +81,7 @@ def _fill(broker: Broker, records: int) -> None:
     ]
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "compression.type": "lz4",
-         "queue.buffering.max.messages": 1_000_000}
+         "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
     for number in range(records):
         frame, partition = frames[number % len(frames)]

@@ -114,7 +114,7 @@ def _stream(broker: Broker, rows: int, child: subprocess.Popen[str]) -> list[Sam
     reading.start()
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "compression.type": "lz4",
-         "queue.buffering.max.messages": 1_000_000}
+         "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
     full, given = TOKENS.full(broker.prefix), _frames()
     written = deleted = 0

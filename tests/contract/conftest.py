@@ -136,8 +136,13 @@ class KafkaHarness(Harness):
             if error is not None:
                 failures.append(error)
 
+        # Without idempotence a batch that is sent again, as on a topic made just now, is overtaken.
         producer = RawProducer(
-            {"bootstrap.servers": self.bootstrap, "message.max.bytes": 1_048_000}
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "message.max.bytes": 1_048_000,
+            }
         )
         for raw in raws:
             # A compacted topic takes no record without a key.
