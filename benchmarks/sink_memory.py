@@ -3,7 +3,8 @@
 A broker of its own is filled in slices while a sink with its embedded ClickHouse, in a process of
 its own, reads; what stands in the tables is deleted from the topic, so that the disk holds no more
 than some slices and the tables. Commits are small ones, of few bytes and one row each. Prints a
-list of {name, value, unit, goal, conditions}: `python -m benchmarks.sink_memory [ROWS]`.
+list of {name, value, unit, goal, conditions}, and on the way each sample to standard error:
+`python -m benchmarks.sink_memory [ROWS]`.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def _stream(broker: Broker, rows: int, child: subprocess.Popen[str]) -> list[Sam
 def _hear(child: subprocess.Popen[str], samples: list[Sample]) -> None:
     assert child.stdout is not None
     for line in child.stdout:
+        sys.stderr.write(line)
         samples.append(Sample(**json.loads(line)))
 
 
