@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -104,6 +105,8 @@ def make_engine(settings: SinkSettings) -> Engine:
         seconds_max=settings.query_seconds_max,
         rows_max=settings.query_rows_max,
         memory_bytes_max=settings.memory_bytes_max,
+        # The other half is for those who sample, verify and train on this machine.
+        threads_max=settings.query_threads_max or max(1, (os.cpu_count() or 1) // 2),
     )
     if settings.server_url:
         return ServerEngine(

@@ -26,6 +26,8 @@ class Limits:
     seconds_max: float
     rows_max: int
     memory_bytes_max: int
+    threads_max: int = 1
+    """In the embedded engine; a server goes by the profile of its reader."""
 
 
 class Engine(Protocol):
@@ -82,7 +84,7 @@ class EmbeddedEngine:
         for name, value in single.items():
             self._handle.query(f"SET {name} = {value}")
         for name, value in {
-            **single,
+            **(single if limits.threads_max == 1 else {"max_threads": limits.threads_max}),
             "max_execution_time": limits.seconds_max,
             "max_result_rows": limits.rows_max,
             "result_overflow_mode": "'throw'",

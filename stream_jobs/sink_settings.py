@@ -81,6 +81,11 @@ class SinkSettings(BaseModel):
     query_seconds_max: float = Field(
         10.0, gt=0, le=600, description="Limit of one query over HTTP. Unit: s."
     )
+    query_threads_max: int = Field(
+        0, ge=0, le=256,
+        description="Threads of one query in the embedded engine; 0: half of the processors. "
+        "Unit: threads.",
+    )  # fmt: skip
     query_rows_max: int = Field(
         100_000, ge=1, le=10_000_000, description="Rows of one answer over HTTP. Unit: rows."
     )

@@ -79,34 +79,34 @@ SELECT
     outcome IN ('dropped', 'abandoned'), first_reason,
     ''
   ) AS reason,
-  episode
+  episode, issued_at
 FROM (
   SELECT run_id, episode, groupBitOr(fact) AS facts,
     argMinIf(why, rank, fact >= 32) AS first_reason,
     anyIf(episode_id, bitTest(fact, 0)) AS id_of, anyIf(group_id, bitTest(fact, 0)) AS group_of,
-    anyIf(purpose, bitTest(fact, 0)) AS purpose_of
+    anyIf(purpose, bitTest(fact, 0)) AS purpose_of, minIf(at, bitTest(fact, 0)) AS issued_at
   FROM (
     SELECT run_id, episode, toUInt8(if(purpose = 'train', 1, 3)) AS fact, episode_id, group_id,
-      purpose, '' AS why, toUInt64(0) AS rank
+      purpose, '' AS why, toUInt64(0) AS rank, ts AS at
     FROM episode_events WHERE kind = 'issued'
     UNION ALL
-    SELECT run_id, episode, 4, '', '', '', '', 0 FROM trained_members
+    SELECT run_id, episode, 4, '', '', '', '', 0, ts FROM trained_members
     UNION ALL
-    SELECT run_id, episode, 8, '', '', '', '', 0
+    SELECT run_id, episode, 8, '', '', '', '', 0, ts
     FROM trajectories WHERE purpose != 'train'
     UNION ALL
-    SELECT run_id, episode, 16, '', '', '', '', 0
+    SELECT run_id, episode, 16, '', '', '', '', 0, ts
     FROM gate_members
     WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
     UNION ALL
-    SELECT run_id, episode, 32, '', '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset
+    SELECT run_id, episode, 32, '', '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset, ts
     FROM skipped_members
     UNION ALL
-    SELECT run_id, episode, 64, '', '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset
+    SELECT run_id, episode, 64, '', '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset, ts
     FROM gate_members WHERE outcome = 'drop'
     UNION ALL
     SELECT run_id, episode, 128, '', '', '', abandon_reason,
-      bitShiftLeft(toUInt64(3), 60) + src_offset
+      bitShiftLeft(toUInt64(3), 60) + src_offset, ts
     FROM episode_events WHERE kind = 'abandoned'
   )
   GROUP BY run_id, episode
@@ -319,6 +319,55 @@ ON m.run_id = g.run_id AND m.partition = toInt64(g.src_partition)
   AND m.offset = toInt64(g.src_offset)
 GROUP BY run_id, epoch, number;
 
+-- How long workers stood still in each wait, averaged over them. Unit: us. How long a worker did is
+-- what it had by the end less what it had by the beginning, so that a pause counts in each of
+-- several waits that it reaches into.
+CREATE OR REPLACE VIEW waits_refreshed AS
+SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
+  sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
+FROM (
+  SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
+    e.sign AS sign, one.worker AS worker
+  FROM wait_edges AS e
+  JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
+  ON e.run_id = one.run_id
+) AS t
+ASOF JOIN (
+  SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
+    toUnixTimestamp64Micro(at) AS ended,
+    sum(pause_us) OVER (
+      PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
+    ) - pause_us AS before
+  FROM refreshes WHERE pause_us > 0
+) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
+JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
+ON t.run_id = w.run_id
+GROUP BY run_id, epoch, number;
+
+-- How long no episode ran in each wait, and how long all episodes ran in the whole run. Unit: us.
+CREATE OR REPLACE VIEW waits_idle AS
+SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
+  sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
+FROM wait_edges AS t
+ASOF JOIN (
+  -- After as many had begun as have ended none runs, until the next begins. An empty gap
+  -- before all others carries how long all ran, so that attempts are read once.
+  SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
+  FROM (
+    SELECT run_id, sum(one.ended - one.began) AS run_us,
+      arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
+        arrayPopBack(arraySort(groupArray(one.ended))),
+        arrayPopFront(arraySort(groupArray(one.began)))
+      )), (toInt64(0), toInt64(0))) AS gaps
+    FROM episode_runs AS one GROUP BY run_id
+  )
+  ARRAY JOIN arrayZip(
+    gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
+      arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
+  ) AS gap
+) AS g ON t.run_id = g.run_id AND t.at >= g.began
+GROUP BY run_id, epoch, number;
+
 -- Where the learner's time went. Waiting for a batch is given to its causes one after the other, so
 -- that causes and phases sum to the whole: refresh, while workers stood still (averaged over them);
 -- straggler, once nine tenths of the batch stood on gated; backpressure, while no episode ran though
@@ -352,58 +401,15 @@ FROM (
     r.us AS refresh_us, b.late_us AS late_us, i.us AS idle_us, w.us AS exposure_us,
     max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
   FROM step_times AS s
-  LEFT JOIN (
-    -- How long a worker stood still in a wait is what it had by the end less what it had by the
-    -- beginning, so that a pause counts in each of several waits that it reaches into.
-    SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-      sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
-    FROM (
-      SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
-        e.sign AS sign, one.worker AS worker
-      FROM wait_edges AS e
-      JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
-      ON e.run_id = one.run_id
-    ) AS t
-    ASOF JOIN (
-      SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
-        toUnixTimestamp64Micro(at) AS ended,
-        sum(pause_us) OVER (
-          PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
-        ) - pause_us AS before
-      FROM refreshes WHERE pause_us > 0
-    ) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
-    JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
-    ON t.run_id = w.run_id
-    GROUP BY run_id, epoch, number
-  ) AS r ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
+  LEFT JOIN waits_refreshed AS r
+  ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
   LEFT JOIN batches_gated AS b
   ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
+  LEFT JOIN waits_idle AS i
+  ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
   LEFT JOIN (
-    SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
-      sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
-    FROM wait_edges AS t
-    ASOF JOIN (
-      -- After as many had begun as have ended none runs, until the next begins. An empty gap
-      -- before all others carries how long all ran, so that attempts are read once.
-      SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
-      FROM (
-        SELECT run_id, sum(one.ended - one.began) AS run_us,
-          arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
-            arrayPopBack(arraySort(groupArray(one.ended))),
-            arrayPopFront(arraySort(groupArray(one.began)))
-          )), (toInt64(0), toInt64(0))) AS gaps
-        FROM episode_runs AS one GROUP BY run_id
-      )
-      ARRAY JOIN arrayZip(
-        gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
-          arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
-      ) AS gap
-    ) AS g ON t.run_id = g.run_id AND t.at >= g.began
-    GROUP BY run_id, epoch, number
-  ) AS i ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
-  LEFT JOIN (
-    SELECT run_id, sum(value) AS us FROM metric_points
-    WHERE name = 'exposure_wait_us' AND isFinite(value) GROUP BY run_id
+    SELECT run_id, sum(q.s) * 1000 AS us FROM quantity_1m AS q
+    WHERE quantity = 'exposure_wait_ms' GROUP BY run_id
   ) AS w ON s.run_id = w.run_id
 )
 -- The function arrayJoin would keep a filter on the run from reaching the rows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from infra.run.folder import RunFolder
@@ -32,7 +33,11 @@ def open_tables(folder: RunFolder, *, seconds_max: float, rows_max: int) -> Engi
     from stream_jobs.sink_engines import EmbeddedEngine, Limits, ServerEngine
 
     require_tables(folder)
-    limits = Limits(seconds_max=seconds_max, rows_max=rows_max, memory_bytes_max=MEMORY_BYTES_MAX)
+    # Nobody runs beside it, so that a query may have all processors.
+    limits = Limits(
+        seconds_max=seconds_max, rows_max=rows_max, memory_bytes_max=MEMORY_BYTES_MAX,
+        threads_max=os.cpu_count() or 1,
+    )  # fmt: skip
     if folder.tables.is_dir():
         return EmbeddedEngine(folder.tables, limits)
     return ServerEngine(_server(folder), limits)

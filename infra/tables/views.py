@@ -130,7 +130,8 @@ VIEWS: tuple[View, ...] = (
         "or superseded; sums to sampled",
     ),
     View(
-        name="episode_fates", columns="run_id episode_id group_id purpose outcome reason episode",
+        name="episode_fates",
+        columns="run_id episode_id group_id purpose outcome reason episode issued_at",
         meaning="what became of each issued episode, without its tokens; `episode` is the number "
         "that tables hold beside its name",
     ),
@@ -190,6 +191,14 @@ VIEWS: tuple[View, ...] = (
     View(
         name="wait_edges", columns="run_id epoch number at sign",
         meaning="where each of these waits began (sign -1) and ended (sign 1); unit: us",
+    ),
+    View(
+        name="waits_refreshed", columns="run_id epoch number us",
+        meaning="how long workers stood still in each of these waits, averaged over them; unit: us",
+    ),
+    View(
+        name="waits_idle", columns="run_id epoch number run_us us",
+        meaning="how long no episode ran in each of these waits; unit: us",
     ),
     View(
         name="batches_gated", columns="run_id epoch number late_us",

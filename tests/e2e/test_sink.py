@@ -272,8 +272,12 @@ async def test_a_query_ends_at_its_limits_of_time_rows_and_memory_and_the_sink_g
     harness: KafkaHarness, sink: SinkProcess
 ) -> None:
     await send_commits(harness.producer(), 0, 50)
-    sink.start(query_seconds_max=1.0, query_rows_max=100, memory_bytes_max=100_000_000)
+    sink.start(
+        query_seconds_max=1.0, query_rows_max=100, memory_bytes_max=100_000_000,
+        query_threads_max=3,
+    )  # fmt: skip
     sink.await_rows("token_commits", 50)
+    assert sink.ask("SELECT getSetting('max_threads')") == "3"
     for asked, code in (
         ("SELECT sum(cityHash64(number)) FROM numbers(1000000000000)", 159),
         ("SELECT number FROM numbers(101)", 396),
@@ -303,6 +307,7 @@ async def test_clients_read_over_http_and_nothing_can_be_written(
     await send_commits(harness.producer(), 0, 50)
     sink.start(query_rows_max=2_000)
     sink.await_rows("token_commits", 50)
+    assert sink.ask("SELECT getSetting('max_threads')") == str(max(1, (os.cpu_count() or 1) // 2))
     where = json.loads(sink.address.read_text())
     program = (
         "import sys, clickhouse_connect as c; k = c.get_client(host=sys.argv[1], port=sys.argv[2]);"

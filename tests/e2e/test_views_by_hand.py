@@ -282,6 +282,7 @@ def test_a_learner_that_waits_while_no_episode_runs_is_held_back(tables: Tables)
         phases_us={"wait_batch": 16 * 10**6, "train": 2 * 10**6},
     )  # fmt: skip
     add(tables, topics.LEARNER_STEPS, at_s, step)
+    tables.roll()
     spent = {
         row["cause"]: row["spent_s"]
         for row in tables.ask("SELECT cause, spent_s FROM wait_attribution WHERE ordinal = 2")

@@ -178,9 +178,9 @@ async function throughput(asked) {
 
 async function accounts(asked) {
   const rows = asked.since
-    ? await ask(`SELECT outcome, reason, count() AS n FROM episode_fates WHERE run_id = {run:String} AND episode IN (
-        SELECT episode FROM episode_events WHERE run_id = {run:String} AND kind = 'issued' AND toUnixTimestamp64Milli(ts) / 1000 >= {since:Float64}
-      ) GROUP BY outcome, reason ORDER BY n DESC LIMIT ${ROWS_MAX}`, asked)
+    ? await ask(`SELECT outcome, reason, count() AS n FROM episode_fates WHERE run_id = {run:String}
+        AND toUnixTimestamp64Milli(issued_at) / 1000 >= {since:Float64}
+      GROUP BY outcome, reason ORDER BY n DESC LIMIT ${ROWS_MAX}`, asked)
     : await ask(`SELECT outcome, reason, n FROM trajectory_accounts WHERE run_id = {run:String} ORDER BY n DESC LIMIT ${ROWS_MAX}`, asked);
   const tints = { trained: 2, pending: 0, evaluated: 3, dropped: 1, abandoned: 4 };
   bars("accounts", rows.map((row) => ({ label: row.reason && row.reason !== "none" ? `${row.outcome}: ${row.reason}` : row.outcome, value: number(row.n), tint: tints[row.outcome] })), "");
