@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.broker import RUN
+from inference.core.moment import Moment
 from inference.generation import Generation
 from inference.service import InferenceService
 from inference.sessions import Session
@@ -59,7 +60,7 @@ class Turns:
 
     def start(self, session: Session) -> Generation:
         """Append the prompt and start the turn."""
-        now_us = self._context.clock.now_us()
+        clock = self._context.clock
         session.stream.append(Draft(kind=TokenKind.PROMPT, turn=0, ids=self._prompt), None)
         spec = TurnSpec(
             turn=0,
@@ -72,8 +73,8 @@ class Turns:
             top_p=1.0,
             top_k=0,
             stop_ids=(),
-            requested_us=now_us,
-            planned_us=now_us,
+            requested=Moment(wall_us=clock.now_us(), monotonic_us=clock.monotonic_us()),
+            planned_us=clock.monotonic_us(),
         )
         return self._service.sessions.start(session, spec, deadline=self._deadline())
 

@@ -144,10 +144,11 @@ class Hands:
         """Return a task's own work and the microseconds it took."""
         seconds = self._shared.settings.step_timeout_s
         await self._covering.cover(int(seconds * 1000))
-        began_us = self._now_us()
+        clock = self._shared.context.clock
+        began_us = clock.monotonic_us()
         async with asyncio.timeout(seconds):
             done = await work()
-        return done, self._now_us() - began_us
+        return done, clock.monotonic_us() - began_us
 
     async def _reset(self) -> Event:
         opening, self._reset_us = await self._within_a_step(self._start.environment.reset)

@@ -86,7 +86,7 @@ class ToolHands:
     async def run(self, command: RunTool) -> Event:
         """Run the call, as long as its tool may take."""
         clock = self._shared.context.clock
-        began_us = clock.now_us()
+        began_us = clock.monotonic_us()
         try:
             async with asyncio.timeout(command.tool.timeout_s):
                 reach(CrashPoint.IN_TOOL)
@@ -97,18 +97,19 @@ class ToolHands:
         except TimeoutError:
             return ToolLost()
         finally:
-            self._duration_us = clock.now_us() - began_us
+            self._duration_us = clock.monotonic_us() - began_us
         return ToolEnded(output=_ours_is_raised(output, command.key))
 
     async def ask(self, command: AskTool) -> Event:
         """Ask the tool by key."""
         await self._covering.cover(int(command.tool.timeout_s * 1000))
-        began_us = self._shared.context.clock.now_us()
+        clock = self._shared.context.clock
+        began_us = clock.monotonic_us()
         async with asyncio.timeout(command.tool.timeout_s):
             output = await self._environment.ask(
                 command.call, key=command.key, attempt=self._lease.attempt
             )
-        self._duration_us = self._shared.context.clock.now_us() - began_us
+        self._duration_us = clock.monotonic_us() - began_us
         return ToolAnswered(output=output)
 
     async def record(self, episode: Episode, command: WriteResult) -> Event:

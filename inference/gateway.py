@@ -17,6 +17,7 @@ from aiohttp import web
 
 from inference import replies
 from inference.api import TurnRequest, body_of, caller_of, read_open, read_turn
+from inference.core.moment import Moment
 from inference.engine_keeper import EngineKeeper
 from inference.refusals import Code, RefusedError, refence
 from inference.release import DurableTokens, Release, text_of
@@ -122,7 +123,7 @@ class Gateway:
         return _json(state, status=200 if state["serving"] else 503)
 
     async def _turn(self, http: web.Request, request: TurnRequest) -> web.StreamResponse:
-        requested_us = self._clock.now_us()
+        requested = Moment(wall_us=self._clock.now_us(), monotonic_us=self._clock.monotonic_us())
         self._must_take()
         session = self._sessions.get(request.caller.episode_id)
         if session is None:
@@ -130,10 +131,10 @@ class Gateway:
             raise refence("no session is open here for this episode", highest=named)
         session.require(request.caller.attempt, request.place.fence_number)
         deadline = self._deadline(self._limits.request_ms, "a turn")
-        found = await self._planner.find(session, request, requested_us, deadline)
+        found = await self._planner.find(session, request, requested, deadline)
         head = replies.Head(
             request_id=f"turn-{session.stream.identity.episode_id}-{found.branch}-{found.turn}",
-            created_s=requested_us // 1_000_000,
+            created_s=requested.wall_us // 1_000_000,
             model=self._limits.model_name,
             is_chat=request.messages is not None,
             with_tools=bool(request.tools),
@@ -141,14 +142,14 @@ class Gateway:
         if request.stream:
             return await self._stream(http, request, session, found, head)
         pieces = [piece async for piece in found.follow()]
-        shown_us = self._clock.now_us()
+        shown_us = self._clock.monotonic_us()
         answer = self._planner.answer(session, found, pieces)
         if request.token_ids is not None:
             body = replies.tokens_reply(head, pieces, answer)
         else:
             body = replies.whole(head, text_of(pieces, self._tokenizer), answer)
         response = _json(body)
-        self._measure(requested_us, shown_us, found)
+        self._measure(requested, shown_us, found)
         return await _sent(http, response)
 
     async def _stream(
@@ -187,14 +188,17 @@ class Gateway:
         reach(CrashPoint.AFTER_EXPOSURE)
         return response
 
-    def _measure(self, requested_us: int, durable_us: int, found: Found) -> None:
+    def _measure(self, requested: Moment, durable_us: int, found: Found) -> None:
         """Say what durability and this gateway have added to a turn that was sampled for it."""
         generation = found.generation
-        if self.observe is None or generation is None or not generation.finished_us:
+        if self.observe is None or generation is None or generation.finished_us is None:
+            return
+        if generation.spec.requested is not requested:
+            # It joined a turn that was under way: what came before sampling came before it, too.
             return
         self.observe("exposure_wait_us", float(durable_us - generation.finished_us), "us")
-        before = generation.spec.planned_us - requested_us
-        after = self._clock.now_us() - durable_us
+        before = generation.spec.planned_us - requested.monotonic_us
+        after = self._clock.monotonic_us() - durable_us
         self.observe("gateway_overhead_us", float(before + after), "us")
 
     def _describe(self, session: Session) -> dict[str, object]:

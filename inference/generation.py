@@ -68,8 +68,9 @@ class Generation:
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self.first_token_us = 0
-        self.finished_us = 0
-        """When the engine had sampled the last token. Unit: us."""
+        """When the first token came, as a time stamp; 0 before. Unit: us."""
+        self.finished_us: int | None = None
+        """When the engine had sampled the last token. Unit: us, monotonic."""
         self.stream = stream
         self._keeper = keeper
         self._clock = clock
@@ -249,13 +250,13 @@ class Generation:
         raise TransientError("the engine's stream ended without a last delta")
 
     def _take(self, delta: EngineDelta) -> None:
-        now_us = self._clock.now_us()
+        now_us = self._clock.monotonic_us()
         count = len(delta.token_ids)
         wrong = bad_logprob(delta.logprobs, count)
         if wrong is not None:
             self._quarantine(Code.INVALID_LOGPROB, wrong, delta)
         if not self.first_token_us and count:
-            self.first_token_us = now_us
+            self.first_token_us = self.spec.requested.wall_at(now_us)
         if not (self.prefilled_tokens or self.reused_tokens):
             # Of the first request that the engine gets: a later one of the same turn also holds
             # what was sampled by then, which is no prompt.
@@ -288,7 +289,7 @@ class Generation:
         return True
 
     def _finish(self, reason: FinishReason, version: Version) -> None:
-        now_us = self._clock.now_us()
+        now_us = self._clock.monotonic_us()
         self.finished_us = now_us
         self._cutter, cuts = cutting.finish(
             self._cutter, reason=reason, version=version, now_us=now_us
@@ -315,6 +316,7 @@ class Generation:
             end = start + len(cut.token_ids)
             self._appended += len(cut.token_ids)
             is_last = cut.finish_reason is not FinishReason.NONE
+            last_token_us = self.spec.requested.wall_at(cut.last_token_us)
             self.stream.append(
                 Draft(
                     kind=TokenKind.ACTION,
@@ -322,17 +324,12 @@ class Generation:
                     ids=cut.token_ids,
                     logprobs=cut.logprobs,
                     spans=(Span(start, end, cut.version),) if cut.token_ids else (),
-                    sampling=(
-                        float(self.spec.temperature),
-                        float(self.spec.top_p),
-                        float(self.spec.top_k),
-                        float(self.spec.tokens_max),
-                    ),
+                    sampling=self.spec.sampling,
                     finish_reason=cut.finish_reason,
                     timing=Timing(
-                        requested_us=self.spec.requested_us,
-                        first_token_us=self.first_token_us or cut.last_token_us,
-                        last_token_us=cut.last_token_us,
+                        requested_us=self.spec.requested.wall_us,
+                        first_token_us=self.first_token_us or last_token_us,
+                        last_token_us=last_token_us,
                         prefilled_tokens=self.prefilled_tokens,
                         reused_tokens=self.reused_tokens,
                     ),
@@ -380,7 +377,7 @@ class Generation:
         self._timer = None
         if self.failure is not None or self.stream.broken is not None:
             return
-        now_us, due_us = self._clock.now_us(), self._cutter.due_us(self._limits)
+        now_us, due_us = self._clock.monotonic_us(), self._cutter.due_us(self._limits)
         if due_us is not None and due_us > now_us:
             # A full commit went out meanwhile; what waits now is younger than the timer.
             self._arm(now_us)

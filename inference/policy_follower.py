@@ -197,7 +197,7 @@ class PolicyFollower:
         if target.version == self._keeper.version:
             await self._tell(RefreshEventKind.SERVING, target)
             return
-        began_us = self._context.clock.now_us()
+        began_us = self._context.clock.monotonic_us()
         try:
             await self._must_be_on_lineage(reader, target.version)
             await self._load(target, began_us)
@@ -217,7 +217,7 @@ class PolicyFollower:
         if self._checks_files:
             await asyncio.to_thread(verify_version, folder, manifest=policy.manifest, digest=digest)
         probe = await asyncio.to_thread(read_probe, folder) if self._checks_files else None
-        fetch_us = self._context.clock.now_us() - began_us
+        fetch_us = self._context.clock.monotonic_us() - began_us
         inflight = self._inflight()
         # No turn begins under weights that were not probed; those in flight go on.
         self._keeper.hold(_UNPROBED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inference.core.moment import Moment
 from inference.refusals import Code
 from inference.release import DurableTokens
 from schemas.enums import FinishReason
@@ -28,10 +29,20 @@ class TurnSpec:
     top_p: float
     top_k: int
     stop_ids: tuple[int, ...]
-    requested_us: int
-    """When the gateway received the request. Unit: us."""
+    requested: Moment
+    """When the gateway received the request."""
     planned_us: int
-    """When everything before sampling was done. Unit: us."""
+    """When everything before sampling was done. Unit: us, monotonic."""
+
+    @property
+    def sampling(self) -> tuple[float, ...]:
+        """What its commits say of it: temperature, top_p, top_k, tokens_max."""
+        return (
+            float(self.temperature),
+            float(self.top_p),
+            float(self.top_k),
+            float(self.tokens_max),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

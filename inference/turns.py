@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from inference.api import TurnRequest
 from inference.core.history import History, Plan, Refusal, align_chat, align_ids
+from inference.core.moment import Moment
 from inference.engine_keeper import EngineKeeper
 from inference.generation import Generation
 from inference.refusals import Code, RefusedError
@@ -70,7 +71,7 @@ class TurnPlanner:
         self._queued_max = queued_max
 
     async def find(
-        self, session: Session, request: TurnRequest, requested_us: int, deadline: Deadline
+        self, session: Session, request: TurnRequest, requested: Moment, deadline: Deadline
     ) -> Found:
         """Return the turn that the request names; raise RefusedError when it names none that may be
         sampled.
@@ -102,7 +103,7 @@ class TurnPlanner:
             )
         )
         session.apply(plan, turn=turn, digests=digests, result_offsets=request.place.result_offsets)
-        spec = self._spec(session, request, turn, requested_us)
+        spec = self._spec(session, request, turn, requested)
         generation = self._sessions.start(session, spec, deadline=deadline)
         return Found(turn=turn, branch=spec.branch, generation=generation)
 
@@ -186,7 +187,7 @@ class TurnPlanner:
             )
 
     def _spec(
-        self, session: Session, request: TurnRequest, turn: int, requested_us: int
+        self, session: Session, request: TurnRequest, turn: int, requested: Moment
     ) -> TurnSpec:
         history = session.history
         tail = history.segments[-1]
@@ -207,8 +208,8 @@ class TurnPlanner:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             stop_ids=self._tokenizer.stop_ids,
-            requested_us=requested_us,
-            planned_us=self._clock.now_us(),
+            requested=requested,
+            planned_us=self._clock.monotonic_us(),
         )
 
     async def _settled(self, session: Session, deadline: Deadline) -> None:

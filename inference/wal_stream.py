@@ -76,6 +76,7 @@ class _Entry:
     record: TokenCommit
     on_durable: OnDurable | None
     offered_us: int = 0
+    """When it was last handed over. Unit: us, monotonic."""
     acked: Acked | None = None
 
 
@@ -206,7 +207,7 @@ class EpisodeStream:
                 self._lose("the producer was renewed")
                 return
             entry = self._unoffered[0]
-            entry.offered_us = self._writer.now_us()
+            entry.offered_us = self._writer.monotonic_us()
             pending = self._writer.offer(entry.record)
             if pending.done():
                 match pending.result():
@@ -243,7 +244,7 @@ class EpisodeStream:
             self._lose("an acknowledged commit could not be read back")
             return
         entry.acked = acked
-        self._writer.measure(self._writer.now_us() - entry.offered_us)
+        self._writer.measure(self._writer.monotonic_us() - entry.offered_us)
         while self._unsettled and (proof := self._unsettled[0].acked) is not None:
             first = self._unsettled.popleft()
             record = first.record

@@ -104,6 +104,10 @@ class WalWriter:
         """The wall clock of the worker. Unit: us."""
         return self._context.clock.now_us()
 
+    def monotonic_us(self) -> int:
+        """What lengths of time are taken from. Unit: us."""
+        return self._context.clock.monotonic_us()
+
     def offer(self, record: TokenCommit) -> Pending:
         """Hand a record to the producer."""
         return self._context.producer.offer(TOKENS, record)

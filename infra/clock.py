@@ -15,3 +15,7 @@ class MachineClock:
     def monotonic_ms(self) -> int:
         """Milliseconds that never go back."""
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        """Microseconds that never go back."""
+        return time.monotonic_ns() // 1_000

@@ -373,11 +373,12 @@ class Clock(Protocol):
 
     def now_us(self) -> int:
         """Wall clock, microseconds since 1970 UTC."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Milliseconds that never go back."""
-        ...
+
+    def monotonic_us(self) -> int:
+        """Microseconds that never go back: what a length of time is taken from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

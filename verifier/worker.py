@@ -223,18 +223,19 @@ class VerifierWorker:
 
     async def _judged(self, judge: Judge, message: Delivered[VerifyRequest]) -> VerifierResult:
         request, clock = message.record, self._context.clock
-        began_us = clock.now_us()
+        began_us = clock.monotonic_us()
+        # Between the clocks of two machines, which need not agree: a wait is never below zero.
+        queued_us = max(0, clock.now_us() - request.at_us)
         spent_us = 0
         outcomes: list[Outcome] = []
         while True:
-            try_us = clock.now_us()
+            try_us = clock.monotonic_us()
             outcomes.append(await self._try(judge, request))
-            now_us = clock.now_us()
-            spent_us += now_us - try_us
+            spent_us += clock.monotonic_us() - try_us
             decided = decide(
                 outcomes,
                 tries_max=self._settings.tries_max,
-                is_late=0 < request.deadline_us <= now_us,
+                is_late=0 < request.deadline_us <= clock.now_us(),
             )
             if isinstance(decided, Verdict):
                 break
@@ -262,8 +263,8 @@ class VerifierWorker:
             tries=len(outcomes),
             cost_s=spent_us / 1e6,
             request_offset=message.offset,
-            queued_us=max(0, began_us - request.at_us),
-            duration_us=clock.now_us() - began_us,
+            queued_us=queued_us,
+            duration_us=clock.monotonic_us() - began_us,
             at_us=clock.now_us(),
             writer_id=self._context.worker_id,
         )

@@ -34,7 +34,7 @@ class Cut:
     """float [n]. Unit: nats."""
     version: Version
     last_token_us: int
-    """When its last token arrived. Unit: us."""
+    """When its last token arrived. Unit: us, monotonic."""
     finish_reason: FinishReason = FinishReason.NONE
 
 
@@ -46,12 +46,14 @@ class CutterState:
     logprobs: tuple[float, ...] = ()
     version: Version | None = None
     since_us: int = 0
-    """When the oldest of them arrived. Unit: us."""
+    """When the oldest of them arrived. Unit: us, monotonic."""
     last_us: int = 0
-    """When the newest of them arrived. Unit: us."""
+    """When the newest of them arrived. Unit: us, monotonic."""
 
     def due_us(self, limits: CutterLimits) -> int | None:
-        """Return when the time for a commit runs out, or None when nothing waits. Unit: us."""
+        """Return when the time for a commit runs out, or None when nothing waits. Unit: us,
+        monotonic.
+        """
         return self.since_us + limits.commit_interval_us if self.token_ids else None
 
 
@@ -71,8 +73,9 @@ def add(
     """Take new tokens of one version; return what is due at once.
 
     token_ids and logprobs: [n], equal in length (the caller has checked them), else InvariantError.
-    With `is_last` the rest waits for `finish`, so that the reason the turn ended stands on a commit
-    with tokens.
+    now_us: monotonic; a wall clock that is set back by an hour would keep tokens from the log for
+    an hour. With `is_last` the rest waits for `finish`, so that the reason the turn ended stands on
+    a commit with tokens.
     """
     if len(token_ids) != len(logprobs):
         raise InvariantError(

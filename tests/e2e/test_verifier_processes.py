@@ -23,7 +23,7 @@ from schemas.records.task import Task
 from schemas.records.verifier_result import VerifierResult
 from schemas.records.verify_request import VerifyRequest
 from schemas.topics import DEAD_LETTERS, TASKS, VERDICTS, VERIFY_REQUESTS
-from tests.support.clocks import HeldClock
+from tests.support.clocks import BackwardClock, HeldClock
 from tests.support.environment_world import until
 from tests.support.faulty_judge import PACKAGE as FAULTY
 from tests.support.memory_bus import Fault, MemoryBus
@@ -282,3 +282,21 @@ async def test_a_late_judgement_shows_in_its_own_time_and_as_the_wait_of_the_nex
         (50_000 + late_us, 0, 0.0),
         (0, 0, 0.0),
     ]
+
+
+async def test_a_wall_clock_that_is_set_back_takes_no_time_from_a_judgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, late_us, judge = BackwardClock(), 200_000, Judge.judge
+
+    async def judged_late(self: Judge, request: VerifyRequest, task: Task) -> Outcome:
+        clock.advance(late_us // 1000)
+        return await judge(self, request, task)
+
+    monkeypatch.setattr(Judge, "judge", judged_late)
+    world = World(clock)
+    async with world.verifier(processes=1):
+        request = world.faulty("correct")
+        found = (await world.verdicts(1))[request.episode_id]
+    # Asked at a time of another machine, which lies ahead of ours: no wait, and never below none.
+    assert (found.queued_us, found.duration_us, found.cost_s) == (0, late_us, late_us / 1e6)

@@ -43,6 +43,10 @@ class SimClock:
         """Milliseconds that never go back."""
         return self._up_ms + int(self._loop.time() * 1000)
 
+    def monotonic_us(self) -> int:
+        """Microseconds that never go back."""
+        return 1000 * self._up_ms + int(self._loop.time() * 1e6)
+
 
 class SimBus:
     """All topics of a run, and what was drawn for their records."""

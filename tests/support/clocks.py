@@ -22,11 +22,24 @@ class HeldClock:
         """Milliseconds that never go back."""
         return self._monotonic_ms
 
+    def monotonic_us(self) -> int:
+        """Microseconds that never go back."""
+        return self._monotonic_ms * 1000
+
     def advance(self, ms: int) -> None:
         """Move both clocks forward by `ms` milliseconds."""
         assert ms >= 0, "a clock does not go back"
         self._now_us += ms * 1000
         self._monotonic_ms += ms
+
+
+class BackwardClock(HeldClock):
+    """Its wall clock is set back by a second at every look: no length of time comes from it."""
+
+    def now_us(self) -> int:
+        """Wall clock, microseconds since 1970 UTC."""
+        self._now_us -= 1_000_000
+        return self._now_us
 
 
 class RealClock:
@@ -39,3 +52,7 @@ class RealClock:
     def monotonic_ms(self) -> int:
         """Milliseconds that never go back."""
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        """Microseconds that never go back."""
+        return time.monotonic_ns() // 1_000

@@ -17,7 +17,7 @@ from environments.turns import Turns
 from schemas.enums import EpisodeEventKind, ToolEventKind
 from schemas.ids import EpisodeId
 from schemas.topics import METRICS
-from tests.support.clocks import HeldClock
+from tests.support.clocks import BackwardClock, HeldClock
 from tests.support.environment_world import SETTINGS, World, until
 from tests.support.fake_gateway import FakeGateway
 from tests.support.task_records import task_of
@@ -87,6 +87,26 @@ async def test_a_late_environment_shows_in_its_own_time_only(
         await world.ended(episode)
     assert told(world, episode) == {
         name: times * LATE_MS * 1000 if name == field else 0 for name in TIMES
+    }
+
+
+async def test_a_wall_clock_that_is_set_back_takes_no_time_from_an_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = BackwardClock()
+    for method in ("reset", "act", "observe", "call"):
+        delayed(monkeypatch, CalculatorEnvironment, method, clock)
+    world = World(sums, clock=clock)
+    async with FakeGateway(world.wal).serving() as gateway, world.worker():
+        world.announce(gateway)
+        episode = world.lease(TASK)
+        await world.ended(episode)
+    assert told(world, episode) == {
+        "queue_us": 0,
+        "reset_us": LATE_MS * 1000,
+        "step_us": 3 * LATE_MS * 1000,
+        "tool_us": LATE_MS * 1000,
+        "turns_us": 0,
     }
 
 

@@ -24,6 +24,7 @@ from schemas.probe import PROBE_NAME, Probe, largest_difference, probe_ids, rend
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.refresh_event import RefreshEvent
 from schemas.topics import POLICIES, REFRESHES
+from tests.support.clocks import BackwardClock
 from tests.support.inference_stand import RUN, context_on, scripted, until
 from tests.support.learner_records import learn, started
 from tests.support.memory_bus import MemoryBus
@@ -117,6 +118,16 @@ async def test_weights_that_score_as_their_learner_said_are_served_and_the_diffe
         assert keeper.version == FIRST
     [event] = said(bus, RefreshEventKind.SERVING, FIRST)
     assert event.probe_error == pytest.approx(0.25)
+
+
+async def test_a_wall_clock_that_is_set_back_takes_no_time_from_a_load(tmp_path: Path) -> None:
+    bus = MemoryBus(partitions=1, clock=BackwardClock())
+    started(bus)
+    publish(bus, FIRST, tmp_path, off=0.0)
+    async with following(bus):
+        await until(lambda: bool(said(bus, RefreshEventKind.SERVING, FIRST)))
+    [event] = said(bus, RefreshEventKind.SERVING, FIRST)
+    assert (event.fetch_us, event.pause_us, event.load_us) == (0, 0, 0)
 
 
 async def test_weights_that_score_otherwise_are_refused_and_the_version_before_is_served_again(

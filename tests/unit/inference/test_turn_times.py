@@ -13,13 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from inference.engine import EngineDelta, EngineSpan, GenerateRequest
+from inference.turns import Found, TurnPlanner
 from infra.exporter.doors import MeteredProducer
 from infra.exporter.instruments import Instruments
 from schemas.enums import FinishReason, TokenKind
 from schemas.ids import Version
 from schemas.packing import Timing, unpack_timing
 from schemas.records.token_commit import TokenCommit
-from tests.support.clocks import HeldClock
+from tests.support.clocks import BackwardClock, HeldClock
 from tests.support.inference_stand import (
     ASK,
     commits,
@@ -27,6 +28,7 @@ from tests.support.inference_stand import (
     episode,
     inference_settings,
     serve,
+    until,
 )
 from tests.support.memory_bus import MemoryBus
 
@@ -85,6 +87,7 @@ class Asked:
     engine: TimedEngine
     turns: Sequence[Sequence[TokenCommit]]
     registry: CollectorRegistry
+    observed: Sequence[tuple[str, float, str]]
 
     def timings(self) -> list[Timing]:
         return [unpack_timing(turn[-1].timing) for turn in self.turns]
@@ -95,9 +98,9 @@ class Asked:
         return value
 
 
-async def asked(**values: Any) -> Asked:
+async def asked(clock: HeldClock | None = None, **values: Any) -> Asked:
     """Ask for two turns of a service over an engine whose every moment is known."""
-    clock, registry = HeldClock(), CollectorRegistry()
+    clock, registry = clock or HeldClock(), CollectorRegistry()
     bus = MemoryBus(partitions=1, clock=clock)
     context = context_on(bus, "inference-1")
     metered = MeteredProducer(context.producer, Instruments(registry), clock)
@@ -114,7 +117,7 @@ async def asked(**values: Any) -> Asked:
     actions = [m.record for m in commits(bus, E) if m.record.kind is TokenKind.ACTION]
     turns = [[one for one in actions if one.turn == turn] for turn in (0, 1)]
     assert all(len(turn) > TOKENS // 8 for turn in turns), "many commits to a turn"
-    return Asked(engine=engine, turns=turns, registry=registry)
+    return Asked(engine=engine, turns=turns, registry=registry, observed=worker.observed)
 
 
 async def test_the_first_token_and_the_decode_rate_are_the_engines() -> None:
@@ -125,6 +128,46 @@ async def test_the_first_token_and_the_decode_rate_are_the_engines() -> None:
         assert _rate(turn[-1]) == pytest.approx(1000 / GAP_MS, rel=WITHIN)
         for commit in turn:
             assert unpack_timing(commit.timing).first_token_us == timing.first_token_us
+
+
+async def test_a_wall_clock_that_is_set_back_takes_no_time_from_a_turn() -> None:
+    found = await asked(BackwardClock())
+    for turn, timing in zip(found.turns, found.timings(), strict=True):
+        first_ms = (timing.first_token_us - timing.requested_us) / 1000
+        assert first_ms == pytest.approx(FIRST_MS, rel=WITHIN)
+        assert _rate(turn[-1]) == pytest.approx(1000 / GAP_MS, rel=WITHIN)
+        times = [unpack_timing(commit.timing).last_token_us for commit in turn]
+        assert times == sorted(times)
+        assert [commit.count for commit in turn[:-1]] == [8] * (len(turn) - 1), "none came late"
+    told = {name: value for name, value, _ in found.observed}
+    assert set(told) >= {"exposure_wait_us", "gateway_overhead_us", "commit_latency_us"}
+    assert [(name, value) for name, value, _ in found.observed if value < 0] == []
+
+
+async def test_a_request_that_joins_a_turn_tells_no_time_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, found, find = HeldClock(), list[Found](), TurnPlanner.find
+
+    async def noted(*args: Any) -> Found:
+        found.append(await find(*args))
+        return found[-1]
+
+    monkeypatch.setattr(TurnPlanner, "find", noted)
+    bus = MemoryBus(partitions=1, clock=clock)
+    async with serve(context_on(bus, "inference-1")) as worker:
+        worker.engine.ceiling = 2
+        await worker.open(E)
+        first = asyncio.create_task(worker.chat(E, ASK, turn=0))
+        await until(lambda: len(found) == 1)
+        clock.advance(30_000)
+        second = asyncio.create_task(worker.chat(E, ASK, turn=0))
+        await until(lambda: len(found) == 2)
+        worker.engine.ceiling = None
+        told_first, told_second = (await first)[1], (await second)[1]
+        assert told_first["choices"] == told_second["choices"]
+    told = [value for name, value, _ in worker.observed if name == "gateway_overhead_us"]
+    assert told == [0.0]
 
 
 async def test_a_turn_that_left_its_engine_on_the_way_keeps_its_rate_and_its_prompt() -> None:
