@@ -17,6 +17,7 @@ from rich.console import Console
 from infra.cli.top import screen
 from tests.support import page_run, small_run
 from tests.support.browser import Browser, Page
+from tests.support.page_process import UNREACHED
 from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED
 from tests.support.shown_page import (
     INKS,
@@ -342,6 +343,17 @@ def test_an_episode_of_another_run_has_no_story_here(opened: Open) -> None:
     page = opened("#episode=run-2.0.0")
     page.until(TOLD)
     assert "no story: run-2.0.0 is no episode of run run-1" in page.text("#story-body")
+
+
+def test_why_there_is_no_story_is_told_with_what_to_do(opened: Open, address: str) -> None:
+    answer = httpx.get(f"{address}/dashboard/story/{UNREACHED}")
+    assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+    page = opened(f"#episode={UNREACHED}")
+    page.until(TOLD)
+    assert "no story: no broker answers [bus] -> is it running?" in page.text("#story-body")
+    page = opened("#episode=run-1.0")
+    page.until(TOLD)
+    assert "expected RUN.ORDINAL.MEMBER -> choose one of the page" in page.text("#story-body")
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(address: str) -> None:

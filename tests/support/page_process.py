@@ -16,6 +16,7 @@ from typing import Any
 
 from infra.dashboard.site import page_files, story_of
 from schemas.enums import TokenKind, ToolEventKind
+from schemas.errors import BusUnreachableError
 from schemas.ids import Version
 from schemas.packing import Span, crc32c, pack_spans
 from schemas.records.token_commit import TokenCommit
@@ -31,6 +32,8 @@ from tests.support.run_records import RUN
 
 WORDS = ("zero ", "one ", "<b>two</b> ", "three ", "four ", "five ")
 """What the token ids of the recorded run read as."""
+UNREACHED = f"{RUN}.99.0"
+"""An episode for whose story no broker answers."""
 
 
 def changed(topic: Topic[Any], record: Any) -> Any:
@@ -70,9 +73,15 @@ async def main(folder: Path, model: Path) -> None:
     """Serve until the parent closes the pipe."""
     make_tokenizer(model)
     bus = RecordedRun(changed).write()
-    story = partial(
+    told = partial(
         story_of, consumers=bus.consumers(), run_id=RUN, starts={}, codec=bus.codec, model=model
     )
+
+    async def story(episode: str) -> bytes:
+        if episode == UNREACHED:
+            raise BusUnreachableError("no broker answers", hint="is it running?")
+        return await told(episode)
+
     limits = Limits(seconds_max=20, rows_max=100_000, memory_bytes_max=2_000_000_000)
     store = await Store.open(lambda: EmbeddedEngine(folder, limits))
     settings = SinkSettings(tables_dir=str(folder), address_file="", listen_port=0)
