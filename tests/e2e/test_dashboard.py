@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from infra.cli.top import screen
-from tests.support import page_run, small_run
+from tests.support import page_run, selected_runs, small_run
 from tests.support.browser import Browser, Page
 from tests.support.page_process import UNREACHED
 from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED
@@ -38,6 +39,10 @@ PHONE = 390
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
+SELECTED = selected_runs.NO_LONG
+SELECTED_AT_MS = (small_run.T0 - 2 * 86_400) * 1000
+"""Before the other runs of the page."""
+
 Open = Callable[..., Page]
 
 
@@ -47,6 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, model = tmp_path_factory.mktemp("tables"), tmp_path_factory.mktemp("model")
     tables = Tables(folder)
     page_run.fill(tables, page_run.rows())
+    selected_runs.fill(tables, SELECTED, at_ms=SELECTED_AT_MS)
     tables.close()
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.support.page_process", str(folder), str(model)],
@@ -162,6 +168,49 @@ def test_what_went_wrong_is_an_alarm_in_the_words_of_its_record(shown: Page) -> 
     ]
 
 
+def test_trained_lengths_that_differ_from_those_offered_are_an_alarm(opened: Open) -> None:
+    page = opened()
+    choose(page, "#run", SELECTED)
+    told = [row for row in lines(page, "alarms") if row.startswith("trained lengths")]
+    offered = [n for n in range(selected_runs.N) if not selected_runs.is_pending(n)]
+    is_trained = selected_runs.TRAINED[SELECTED]
+    trained = sum(is_trained(n, random.Random(0)) for n in offered)
+    parts = ("window 1 of 1,000", "window 0 of 1,000", f"whole run {len(offered) - trained}")
+    assert len(told) == len(parts)
+    for row, part in zip(told, parts, strict=True):
+        assert row.startswith(f"trained lengths differ {part} ")
+    # All that were trained are shorter than any that was dropped.
+    apart = f"stand {1 - trained / len(offered):.3g} apart"
+    assert f"{trained:,} of {len(offered):,} were trained, and their lengths {apart}" in told[2]
+
+
+def test_alarms_stand_where_lengths_could_not_be_compared_in_time(opened: Open) -> None:
+    page = opened()
+    page.value(
+        "(() => { const asked = window.fetch; window.fetch = (to, given) =>"
+        " given.body?.includes('selection_by_length')"
+        " ? Promise.resolve(new Response('too slow', { status: 500 })) : asked(to, given); })()"
+    )
+    choose(page, "#run", page_run.LONG)
+    told = lines(page, "alarms")
+    assert "lengths not compared whole run 1 too slow -" in told
+    assert any(row.startswith("dead letter") for row in told)
+
+
+def test_the_page_lets_the_sink_rest_and_answers_a_choice_at_once(opened: Open) -> None:
+    page = opened()
+    began = page.value("(restUntil = performance.now() + 60_000, renew(), busy)")
+    assert began is False
+    choose(page, "#run", page_run.LONG)
+    assert figures(page)["updates"] == "900"
+    # A look that took a second is followed by nine of rest.
+    slow = "(() => { const real = window.fetch; window.fetch = async (...given) => {"
+    slow += "await new Promise((done) => setTimeout(done, 1000)); return real(...given); };"
+    page.value(slow + "restUntil = 0; renew(); })()")
+    page.until("!busy")
+    assert page.value("restUntil - performance.now()") > 5_000
+
+
 def test_episodes_stand_with_their_outcome_the_newest_first(shown: Page) -> None:
     head, *rows = lines(shown, "episodes")
     assert head == "episode environment reward termination tokens turns tools at"
@@ -172,7 +221,7 @@ def test_episodes_stand_with_their_outcome_the_newest_first(shown: Page) -> None
 def test_another_run_is_chosen_by_its_name_whatever_the_name_says(opened: Open) -> None:
     page = opened()
     names = "[...document.querySelector('#run').options].map((one) => one.textContent)"
-    assert page.value(names) == [small_run.RUN, page_run.LONG, page_run.SILENT]
+    assert page.value(names) == [small_run.RUN, page_run.LONG, page_run.SILENT, SELECTED]
     choose(page, "#run", page_run.LONG)
     assert figures(page)["updates"] == "900"
     assert bars(page, "accounts") == {"pending": "2", "abandoned: group_deadline": "1"}
@@ -278,7 +327,7 @@ def test_the_size_of_a_run_never_reaches_the_browser(opened: Open) -> None:
     page = opened()
     choose(page, "#run", page_run.LONG)
     points, rows, alarms, runs = page.value("[POINTS_MAX, ROWS_MAX, ALARMS_MAX, RUNS_MAX]")
-    assert 3 * alarms <= rows
+    assert 4 * alarms <= rows
     for answer in page.answers():
         told = json.loads(answer["text"])
         columns = [one["name"] for one in told["meta"]]

@@ -5,10 +5,11 @@
 // run; the others say on the card what they tell of.
 const POINTS_MAX = 400;
 const ROWS_MAX = 50;
-const ALARMS_MAX = 16;
+const ALARMS_MAX = 12;
 const RUNS_MAX = 200;
 const EVERY_MS = 5000;
 const ANSWER_MS = 20000;
+const REST = 9;
 const $ = (id) => document.getElementById(id);
 const plots = new Map();
 
@@ -115,8 +116,8 @@ function bars(place, rows, unit) {
 }
 
 // Newest epoch first: a rolled-back update has the ordinal of the one that replaced it.
-const SURVIVORS = `(SELECT ordinal, max(epoch) FROM learning_by_step
-  WHERE run_id = {run:String} GROUP BY ordinal HAVING toUnixTimestamp64Milli(max(ts)) / 1000 >= {since:Float64})`;
+const SURVIVORS = `(SELECT ordinal, max(epoch) FROM learner_events
+  WHERE run_id = {run:String} AND kind = 'step' GROUP BY ordinal HAVING toUnixTimestamp64Milli(max(ts)) / 1000 >= {since:Float64})`;
 
 // A point of several updates tells the percentiles of all their trajectories, as of one batch.
 async function reward(asked) {
@@ -192,7 +193,7 @@ async function waits(asked) {
   const rows = await ask(`
     SELECT kind, cause, sum(w.spent_s) AS spent_s FROM wait_attribution AS w
     WHERE run_id = {run:String} AND (epoch, ordinal) IN (
-      SELECT epoch, ordinal FROM learning_by_step WHERE run_id = {run:String} AND toUnixTimestamp64Milli(ts) / 1000 >= {since:Float64}
+      SELECT epoch, ordinal FROM learner_events WHERE run_id = {run:String} AND kind = 'step' AND toUnixTimestamp64Milli(ts) / 1000 >= {since:Float64}
     ) GROUP BY kind, cause ORDER BY kind = 'wait' DESC, spent_s DESC LIMIT ${ROWS_MAX}`, asked);
   bars("waits", rows.map((row) => ({ label: row.kind === "wait" ? `waits: ${row.cause}` : row.cause, value: number(row.spent_s), tint: row.kind === "wait" ? 1 : 0 })), " s");
 }
@@ -223,16 +224,33 @@ async function workers(asked) {
 }
 
 async function alarms(asked) {
-  const [letters, doubts, refused] = await Promise.all([
+  const [letters, doubts, refused, lengths] = await Promise.all([
     ask(`SELECT origin_topic, consumer, error_class, example, n, toString(last_at) AS at, count() OVER () AS total FROM dead_letters_by_error WHERE run_id = {run:String} ORDER BY last_at DESC LIMIT ${ALARMS_MAX}`, asked),
     ask(`SELECT doubt, worker, n, count() OVER () AS total FROM doubtful_rows WHERE run_id = {run:String} ORDER BY n DESC LIMIT ${ALARMS_MAX}`, asked),
     ask(`SELECT worker_id, detail, toString(ts) AS at, count() OVER () AS total FROM refreshes WHERE run_id = {run:String} AND kind = 'failed' ORDER BY ts DESC LIMIT ${ALARMS_MAX}`, asked),
+    skewed(asked),
   ]);
   table("alarms", ["alarm", "where", "n", "what", "last"], [
     ...letters.map((row) => ({ alarm: "dead letter", where: `${row.origin_topic}, ${row.consumer}`, n: number(row.n), what: `${row.error_class}: ${row.example}`, last: row.at.slice(0, 19) })),
+    ...lengths,
     ...refused.map((row) => ({ alarm: "refresh failed", where: row.worker_id, n: 1, what: row.detail, last: row.at.slice(0, 19) })),
     ...doubts.map((row) => ({ alarm: "doubtful rows", where: row.worker, n: number(row.n), what: row.doubt, last: "-" })),
-  ], { alarm: (row) => element("span", { className: "alarm", textContent: row.alarm }) }, [letters, refused, doubts].reduce((sum, found) => sum + number(found[0]?.total ?? 0), 0));
+  ], { alarm: (row) => element("span", { className: "alarm", textContent: row.alarm }) }, lengths.length + [letters, refused, doubts].reduce((sum, found) => sum + number(found[0]?.total ?? 0), 0));
+}
+
+// Groups every episode of the run, so that of a very long one it may end at the limit of a query:
+// that is said, and the other alarms stand.
+async function skewed(asked) {
+  try {
+    const rows = await ask(`SELECT part, offered, trained, distance FROM selection_by_length WHERE run_id = {run:String} AND is_alarm ORDER BY part DESC LIMIT ${ALARMS_MAX}`, asked);
+    return rows.map((row) => ({
+      alarm: "trained lengths differ", where: number(row.part) < 0 ? "whole run" : `window ${row.part} of 1,000`, n: number(row.offered) - number(row.trained),
+      what: `${show(number(row.trained))} of ${show(number(row.offered))} were trained, and their lengths stand ${show(number(row.distance))} apart from all (0.1 is allowed)`, last: "-",
+    }));
+  } catch (error) {
+    if (error instanceof Outdated) throw error;
+    return [{ alarm: "lengths not compared", where: "whole run", n: 1, what: error.message, last: "-" }];
+  }
 }
 
 async function episodes(asked) {
@@ -295,11 +313,15 @@ function figures({ since, updates }, rates, sums) {
   $("figures").replaceChildren(...facts.map(([name, value]) => element("div", { className: "figure" }, element("b", { textContent: show(value) }), element("span", { textContent: name }))));
 }
 
+// The sink answers on the thread on which it writes: after a look it is left alone for REST times as
+// long as the look took, so that a page of a long run takes a tenth of it at most.
 let busy = false;
+let restUntil = 0;
 async function renew() {
-  if (busy || document.hidden) return;
+  if (busy || document.hidden || performance.now() < restUntil) return;
   busy = true;
   const chosen = choice;
+  const began = performance.now();
   try {
     await runs();
     const run = $("run").value;
@@ -317,12 +339,14 @@ async function renew() {
     $("state").textContent = `no answer: ${error.message}`;
   } finally {
     busy = false;
-    if (chosen !== choice) renew();
+    restUntil = performance.now() + REST * (performance.now() - began);
+    if (chosen !== choice) { restUntil = 0; renew(); }
   }
 }
 
 function redraw() {
   choice += 1;
+  restUntil = 0;
   document.body.classList.add("waiting");
   $("state").className = "";
   $("state").textContent = "loading";
