@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from inference.core import commit_cutter as cutting
 from inference.core.commit_cutter import Cut, CutterLimits, CutterState
+from inference.core.pace import Pace
 from inference.core.request_life import (
     Discard,
     Drain,
@@ -69,6 +70,7 @@ class Generation:
         self.reused_tokens = 0
         self.first_token_us = 0
         """When the first token came, as a time stamp; 0 before. Unit: us."""
+        self.pace = Pace()
         self.finished_us: int | None = None
         """When the engine had sampled the last token. Unit: us, monotonic."""
         self.stream = stream
@@ -257,6 +259,7 @@ class Generation:
             self._quarantine(Code.INVALID_LOGPROB, wrong, delta)
         if not self.first_token_us and count:
             self.first_token_us = self.spec.requested.wall_at(now_us)
+        self.pace.take(count, now_us=now_us)
         if not (self.prefilled_tokens or self.reused_tokens):
             # Of the first request that the engine gets: a later one of the same turn also holds
             # what was sampled by then, which is no prompt.

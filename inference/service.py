@@ -27,7 +27,7 @@ from inference.tokenizer import ByteTokenizer, ModelTokenizer, Tokenizer, tools_
 from inference.turns import TurnPlanner
 from inference.wal_writer import WalWriter
 from schemas.deadline import Deadline
-from schemas.enums import Role
+from schemas.enums import FinishReason, Role
 from schemas.errors import SettingsError
 from schemas.ports import Context
 from schemas.records.dead_letter import DeadLetter
@@ -169,6 +169,10 @@ class InferenceService:
                 self._crash.set_exception(error)
         elif generation.quarantine is not None:
             self._bury(session, generation)
+        elif generation.finish_reason is not FinishReason.NONE:
+            gap_us = generation.pace.inter_token_us
+            if gap_us is not None:
+                self._observe("inter_token_us", gap_us, "us")
 
     def _bury(self, session: Session, generation: Generation) -> None:
         """Keep a quarantined call as a dead letter, with the log-probs as they came."""

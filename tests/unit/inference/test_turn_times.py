@@ -47,6 +47,8 @@ class TimedEngine:
     stop_id: int
     cached: int = 0
     """Tokens of each prompt that come from the cache."""
+    chunk: int = 1
+    """Tokens that it hands over at a time."""
     leaves_at: int = 0
     """Tokens after which the first request has to leave the engine; 0: never."""
     requests: list[GenerateRequest] = field(default_factory=list)
@@ -59,7 +61,7 @@ class TimedEngine:
         self.clock.advance(GAP_MS if request.resumed_tokens else FIRST_MS)
         done = request.resumed_tokens
         while done < TOKENS:
-            done += 1
+            done += self.chunk
             spans = ((START, 0, TOKENS - request.resumed_tokens),) if done == TOKENS else None
             yield self._delta(spans, **left)
             await asyncio.sleep(0)
@@ -69,12 +71,13 @@ class TimedEngine:
                     finish_reason=FinishReason.ABORT,
                 )  # fmt: skip
                 return
-            self.clock.advance(GAP_MS)
+            self.clock.advance(self.chunk * GAP_MS)
 
     def _delta(self, spans: tuple[EngineSpan, ...] | None, **left: int) -> EngineDelta:
         is_last = spans is not None
+        ids = (*(ord("7"),) * (self.chunk - 1), self.stop_id if is_last else ord("7"))
         return EngineDelta(
-            token_ids=(self.stop_id if is_last else ord("7"),), logprobs=(-1.0,), version=START,
+            token_ids=ids, logprobs=(-1.0,) * self.chunk, version=START,
             finished=is_last, finish_reason=FinishReason.STOP if is_last else FinishReason.NONE,
             spans=spans, **left,
         )  # fmt: skip
@@ -91,6 +94,10 @@ class Asked:
 
     def timings(self) -> list[Timing]:
         return [unpack_timing(turn[-1].timing) for turn in self.turns]
+
+    def gaps_ms(self) -> list[float]:
+        """Return the time between tokens of each turn that told one."""
+        return [value / 1000 for name, value, _ in self.observed if name == "inter_token_us"]
 
     def exported(self, name: str) -> float:
         value = self.registry.get_sample_value(f"sluice_{name}")
@@ -116,7 +123,8 @@ async def asked(clock: HeldClock | None = None, **values: Any) -> Asked:
         assert status == 200, second
     actions = [m.record for m in commits(bus, E) if m.record.kind is TokenKind.ACTION]
     turns = [[one for one in actions if one.turn == turn] for turn in (0, 1)]
-    assert all(len(turn) > TOKENS // 8 for turn in turns), "many commits to a turn"
+    assert all(sum(one.count for one in turn) == TOKENS for turn in turns)
+    assert all(len(turn) >= TOKENS // 8 for turn in turns), "many commits to a turn"
     return Asked(engine=engine, turns=turns, registry=registry, observed=worker.observed)
 
 
@@ -128,6 +136,18 @@ async def test_the_first_token_and_the_decode_rate_are_the_engines() -> None:
         assert _rate(turn[-1]) == pytest.approx(1000 / GAP_MS, rel=WITHIN)
         for commit in turn:
             assert unpack_timing(commit.timing).first_token_us == timing.first_token_us
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 30])
+async def test_the_time_between_tokens_is_that_of_those_after_the_first_chunk(chunk: int) -> None:
+    found = await asked(chunk=chunk)
+    assert found.gaps_ms() == [pytest.approx(GAP_MS)] * 2
+
+
+async def test_a_turn_that_came_as_one_chunk_tells_no_time_between_tokens() -> None:
+    found = await asked(chunk=TOKENS)
+    assert [timing.first_token_us - timing.last_token_us for timing in found.timings()] == [0, 0]
+    assert found.gaps_ms() == []
 
 
 async def test_a_wall_clock_that_is_set_back_takes_no_time_from_a_turn() -> None:
@@ -174,6 +194,7 @@ async def test_a_turn_that_left_its_engine_on_the_way_keeps_its_rate_and_its_pro
     found = await asked(leaves_at=40, cached=16)
     timing, request = found.timings()[0], found.engine.requests[0]
     assert found.engine.requests[1].resumed_tokens == 40
+    assert found.gaps_ms() == [pytest.approx(GAP_MS, rel=WITHIN)] * 2
     assert (timing.prefilled_tokens, timing.reused_tokens) == (len(request.prompt_ids) - 16, 16)
     assert _rate(found.turns[0][-1]) == pytest.approx(1000 / GAP_MS, rel=WITHIN)
 
@@ -191,8 +212,8 @@ async def test_what_the_cache_gave_is_told_by_turn_and_counted_once_for_each() -
 
 
 def _rate(last: TokenCommit) -> float:
-    """Return the decode rate by the last commit of a turn, as `inter_token_ms` has it. Unit:
-    tokens/s.
+    """Return the decode rate by the stamps of the last commit of a turn whose tokens came one by
+    one. Unit: tokens/s.
     """
     timing = unpack_timing(last.timing)
     sampled = last.start + last.count - timing.prefilled_tokens - timing.reused_tokens
