@@ -9,7 +9,6 @@ read, and what its rubric says of a right and of a wrong answer.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from inference.core.messages import read_reply as read_by_gateway
 from inference.rendering import Renderer
 from inference.service import make_tokenizer
 from inference.tokenizer import Tokenizer, tools_digest
+from infra.held_out import held_out_digest
 from infra.settings import RunSettings
 from learner.core.canary import TRIALS_MIN, Surroundings, Trial
 from schemas.enums import Purpose
@@ -55,19 +55,6 @@ def observe(source: TaskSourceSettings, tokenizer: Tokenizer, run_id: RunId) -> 
             f"held-out set of {stream.label}": held_out_digest(source, stream, package),
         }
     return Surroundings(facts=facts, trials=tuple(trials))
-
-
-def held_out_digest(
-    source: TaskSourceSettings, stream: StreamSettings, package: ports.TaskPackage
-) -> str:
-    """Return what fixes the held-out tasks of a component: its package, seed and range."""
-    told = {
-        "environment": package.digest(stream.config),
-        "seed": source.seed,
-        "first": source.held_out_first,
-        "count": source.held_out_count,
-    }
-    return hashlib.sha256(ports.canonical(told).encode()).hexdigest()
 
 
 def _mixture(source: TaskSourceSettings) -> str:

@@ -33,7 +33,7 @@ _VERSIONS_SHOWN = 5
 
 def _asking(directory: Path, run_id: str) -> Any:
     """Return what asks the tables of a run, at its sink or in its folder."""
-    from infra.cli.sql import ask
+    from infra.run.asking import ask
     from infra.run.folder import find
 
     folder = find(run_id, directory)

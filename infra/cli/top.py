@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.cli.output import json_option, run_argument, runs_option, show_json
-from infra.cli.sql import ask
 from infra.figures import readable
+from infra.run.asking import ask
 from infra.run.folder import RunFolder, find
 from infra.run.naming import LAST
 from schemas.errors import SluiceError

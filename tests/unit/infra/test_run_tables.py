@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.cli.sql import ask
 from infra.run import tables
+from infra.run.asking import ask
 from infra.run.folder import RunFolder
 from schemas.errors import SettingsError
 from stream_jobs import sink_engines
