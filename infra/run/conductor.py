@@ -19,7 +19,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from infra.run import environment
 from infra.run.bus import Doors, counts_of
+from infra.run.findings import find_out
 from infra.run.folder import RunFolder, RunStart, write_atomically
 from infra.run.history import History
 from infra.run.mould import MOULDED
@@ -255,6 +257,16 @@ async def account(
     if not keeps:
         return summary
     write_atomically(folder.summary, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
-    text = render(history, summary, orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode())
-    write_atomically(folder.report, text.encode())
+    text = orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode()
+    page = render(
+        history,
+        summary,
+        text,
+        findings=await asyncio.to_thread(find_out, folder, start.run_id),
+        began_in=environment.read(folder.environment),
+        settings_digest=environment.settings_digest(
+            text, Path(settings.learner.versions_dir).parent
+        ),
+    )
+    write_atomically(folder.report, page.encode())
     return summary

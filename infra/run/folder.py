@@ -40,6 +40,11 @@ class RunFolder:
         return self.root / "resolved.json"
 
     @property
+    def environment(self) -> Path:
+        """Versions, commit and machine with which the run began."""
+        return self.root / "environment.json"
+
+    @property
     def start(self) -> Path:
         """Run id, offsets at which the run begins, and addresses of the bus."""
         return self.root / _START

@@ -1,133 +1,120 @@
-"""The plots of a run's report, each as one inline SVG without external assets.
-
-Lines and texts take the page's own colour, so that one picture serves light and dark.
-"""
+"""The sections of a run's report that its topics tell: learning, lag, use of time."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import matplotlib
-from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from infra.run.drawing import COLOURS, ROW_IN, axes_of, by_update, legend, lines, svg
 from infra.run.history import History, StepRow, quantiles
+from infra.run.section import Section, figure, seconds
 from schemas.records.parts import TrainedMember
 
-_WIDTH_IN = 7.6
-_INK = "#010203"
-"""Drawn with, then replaced by the colour of the page's text."""
-_COLOURS = ("#3f7fd9", "#d9822b", "#2f9e6e", "#b05cc6", "#c9504a", "#7a8a99", "#a58a2a", "#3aa7b8")
-_ROW_IN = 0.27
 _SMALLEST_MS = 1e-3
 """Zero has no place on a logarithmic axis."""
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sluice",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["system-ui", "DejaVu Sans"],
-    "font.size": 9.0,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "axes.prop_cycle": cycler(color=_COLOURS),
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.alpha": 0.15,
-    "grid.color": _INK,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "legend.frameon": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
+_NO_UPDATE = "The learner has made no update yet."
+_MFU = (
+    "Model FLOPs utilisation: 3 · tokens · (2 · parameters + 4 · layers · width · row tokens) "
+    "operations of forward and backward, padding included, over their seconds times the peak of "
+    "all ranks (learner.peak_tflops · learner.ranks)."
+)
 
 
-def plots(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return title, a sentence on how to read it, and SVG of each plot."""
+def of_topics(history: History) -> dict[str, Section]:
+    """Return the sections by name."""
     steps = history.ordered_steps()
-    with matplotlib.rc_context(_STYLE):
-        return [
-            (
-                "Reward",
-                "Mean of each update's trajectories; the band is the 95 % interval over groups.",
-                _reward(history, steps),
+    trained = [row for row in steps if row.event.trained]
+    timed = [row for row in steps if row.event.phases_us]
+    return {
+        "reward": _of_steps(
+            "Reward",
+            "Mean of each update's trajectories; the band is the 95 % interval over groups.",
+            trained,
+            draw=lambda: _reward(history, trained),
+            say=lambda row: f"mean reward {figure(history.rewards([row]).mean)}",
+        ),
+        "lag": _of_members(
+            "Policy lag at consumption",
+            "Optimiser updates between the version of the oldest token and the consuming one.",
+            trained,
+            "updates",
+            lambda member: float(member.lag_steps),
+        ),
+        "kl": _of_members(
+            "KL at consumption",
+            "Mean KL estimate (k3) of the behaviour and the consuming policy over the action "
+            "tokens of each trajectory, in nats.",
+            trained,
+            "nats",
+            lambda member: member.kl,
+        ),
+        "age": _of_members(
+            "Buffer age at consumption",
+            "From the Trajectory's broker time to its use.",
+            trained,
+            "seconds",
+            lambda member: member.age_ms / 1e3,
+        ),
+        "latencies": _latencies(history),
+        "phases": _of_steps(
+            "Where the learner's time goes",
+            "Phases of each update; together they are the time from one update to the next.",
+            timed,
+            draw=lambda: _phases(timed),
+            say=lambda row: ", ".join(
+                f"{name} {seconds(us / 1e6)}" for name, us in sorted(row.event.phases_us.items())
             ),
-            (
-                "Policy lag at consumption",
-                "Optimiser updates between the version of the oldest token and the consuming one.",
-                _per_step(steps, "updates", lambda member: float(member.lag_steps)),
-            ),
-            (
-                "Buffer age at consumption",
-                "From the Trajectory's broker time to its use.",
-                _per_step(steps, "seconds", lambda member: member.age_ms / 1e3),
-            ),
-            (
-                "Funnel of trajectories",
-                "Every issued episode ends under one heading.",
-                _funnel(_trajectory_rows(history, summary), "trajectories"),
-            ),
-            (
-                "Funnel of action tokens",
-                "Every sampled token ends under one heading.",
-                _funnel(_token_rows(summary), "action tokens"),
-            ),
-            (
-                "Stage latencies",
-                "Box: quartiles; whiskers: p5 and p95; logarithmic.",
-                _latencies(history),
-            ),
-            (
-                "Where the learner's time goes",
-                "Phases of each update; together they are the time from one update to the next.",
-                _phases(steps),
-            ),
-        ]
+        ),
+        "mfu": _mfu(steps),
+    }
 
 
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :].replace(_INK, "currentColor")
+def _of_steps(
+    title: str, how: str, steps: Sequence[StepRow], *, draw: Callable[[], str],
+    say: Callable[[StepRow], str],
+) -> Section:  # fmt: skip
+    """One update is a sentence: a curve takes two."""
+    if not steps:
+        return Section(title=title, how=how, absent=_NO_UPDATE)
+    if len(steps) == 1:
+        return Section(title=title, how=how, absent=f"One update so far: {say(steps[0])}.")
+    return Section(title=title, how=how, svg=draw())
 
 
-def _axes(height_in: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH_IN, height_in))
-    return figure, figure.subplots()
+def _of_members(
+    title: str, how: str, steps: Sequence[StepRow], unit: str,
+    value: Callable[[TrainedMember], float],
+) -> Section:  # fmt: skip
+    def say(row: StepRow) -> str:
+        q = quantiles(value(member) for member in row.event.trained)
+        three = ", ".join(f"{name} {figure(getattr(q, name))}" for name in ("p50", "p95", "p99"))
+        return f"{three} {unit} over {q.n:,} trajectories"
+
+    return _of_steps(title, how, steps, draw=lambda: _per_step(steps, unit, value), say=say)
 
 
-def _nothing(axes: Axes, what: str) -> None:
-    axes.text(0.5, 0.5, what, ha="center", va="center", transform=axes.transAxes)
-    axes.set(xticks=[], yticks=[])
-    axes.grid(visible=False)
-
-
-def _updates(axes: Axes, label: str) -> None:
-    axes.set(xlabel="optimiser update", ylabel=label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-
-
-def _legend(axes: Axes) -> None:
-    # Above the axes: inside it would hide what it explains, and beside them a phone cuts it off.
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1, ncols=4,
-        handlelength=1.4, columnspacing=1.2,
+def _mfu(steps: Sequence[StepRow]) -> Section:
+    title = "Use of the hardware (MFU)"
+    found = [(row.ordinal, row.event.metrics.get("mfu_ratio", 0.0)) for row in steps]
+    if not found:
+        return Section(title=title, how=_MFU, absent=_NO_UPDATE)
+    kept = [(ordinal, ratio) for ordinal, ratio in found if ratio > 0.0]
+    if not kept:
+        absent = "Not known: learner.peak_tflops is not set, so that no peak can be divided by."
+        return Section(title=title, how=_MFU, absent=absent)
+    q = quantiles(ratio for _, ratio in kept)
+    assert q.p50 is not None
+    assert q.max is not None
+    drawn = lines([("", [x for x, _ in kept], [y for _, y in kept])], "ratio")
+    return Section(
+        title=title, how=_MFU, svg=drawn if q.n > 1 else "",
+        notes=[f"p50 {q.p50:.1%}, max {q.max:.1%}, n {q.n:,} updates."],
     )  # fmt: skip
 
 
 def _reward(history: History, steps: Sequence[StepRow]) -> str:
-    figure, axes = _axes(2.7)
+    drawing, axes = axes_of(2.7)
     names = sorted({member.environment for row in steps for member in row.event.trained})
     for name in (None, *(names if len(names) > 1 else ())):
         rows = [(row.ordinal, history.rewards([row], name)) for row in steps]
@@ -140,16 +127,13 @@ def _reward(history: History, steps: Sequence[StepRow]) -> str:
             low = [mean if found.low is None else found.low for _, found, mean in kept]
             high = [mean if found.high is None else found.high for _, found, mean in kept]
             axes.fill_between(xs, low, high, alpha=0.18)
-    if not steps:
-        _nothing(axes, "no update yet")
-    else:
-        _updates(axes, "mean reward")
-        _legend(axes)
-    return _svg(figure)
+    by_update(axes, "mean reward")
+    legend(axes)
+    return svg(drawing)
 
 
 def _per_step(steps: Sequence[StepRow], unit: str, value: Callable[[TrainedMember], float]) -> str:
-    figure, axes = _axes(2.0)
+    drawing, axes = axes_of(2.0)
     rows = [(row.ordinal, quantiles(value(m) for m in row.event.trained)) for row in steps]
     kept = [(x, q) for x, q in rows if q.n]
     # The widest line is drawn first, so that equal percentiles stay visible beside one another.
@@ -160,47 +144,15 @@ def _per_step(steps: Sequence[StepRow], unit: str, value: Callable[[TrainedMembe
             label=name,
             lw=width,
             drawstyle="steps-mid",
-            color=_COLOURS[("p50", "p95", "p99").index(name)],
+            color=COLOURS[("p50", "p95", "p99").index(name)],
         )
-    if not kept:
-        _nothing(axes, "no update yet")
-    else:
-        _updates(axes, unit)
-        _legend(axes)
-    return _svg(figure)
+    by_update(axes, unit)
+    legend(axes)
+    return svg(drawing)
 
 
-def _trajectory_rows(history: History, summary: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return [
-        ("issued", summary["issued"]),
-        ("assembled", len(history.trajectories)),
-        ("trained", summary["trained"]),
-        *((f"dropped: {reason}", n) for reason, n in sorted(summary["dropped"].items())),
-        *((f"abandoned: {reason}", n) for reason, n in sorted(summary["abandoned"].items())),
-        ("evaluated", summary["evaluated"]),
-        ("pending", summary["pending"]),
-    ]
-
-
-def _token_rows(summary: Mapping[str, Any]) -> list[tuple[str, int]]:
-    tokens = dict(summary.get("tokens") or {"sampled": summary["sampled_tokens"]})
-    first = [(name, tokens.pop(name, 0)) for name in ("sampled", "trained")]
-    return first + [(name.replace(":", ": "), n) for name, n in sorted(tokens.items()) if n]
-
-
-def _funnel(rows: Sequence[tuple[str, int]], unit: str) -> str:
-    figure, axes = _axes(0.6 + _ROW_IN * len(rows))
-    bars = axes.barh([name for name, _ in rows], [count for _, count in rows], height=0.66)
-    total = max(1, rows[0][1])
-    axes.bar_label(bars, [f"{n:,}  ({n / total:.0%})" for _, n in rows], padding=4)
-    axes.invert_yaxis()
-    axes.set(xlabel=unit)
-    axes.set_xlim(right=total * 1.15)
-    axes.grid(visible=False, axis="y")
-    return _svg(figure)
-
-
-def _latencies(history: History) -> str:
+def _latencies(history: History) -> Section:
+    title, how = "Stage latencies", "Box: quartiles; whiskers: p5 and p95; logarithmic."
     stages = [
         ("first token", history.ttft_ms),
         ("commit", history.commit_ms),
@@ -211,10 +163,9 @@ def _latencies(history: History) -> str:
         *((f"learner: {name}", rows) for name, rows in sorted(history.phases_ms.items())),
     ]
     filled = [(name, [max(v, _SMALLEST_MS) for v in rows]) for name, rows in stages if rows]
-    figure, axes = _axes(0.7 + _ROW_IN * max(3, len(filled)))
     if not filled:
-        _nothing(axes, "nothing measured yet")
-        return _svg(figure)
+        return Section(title=title, how=how, absent="Nothing has been measured yet.")
+    drawing, axes = axes_of(0.7 + ROW_IN * max(3, len(filled)))
     axes.boxplot(
         [rows for _, rows in filled],
         orientation="horizontal",
@@ -222,19 +173,20 @@ def _latencies(history: History) -> str:
         showfliers=False,
         widths=0.6,
         patch_artist=True,
-        boxprops={"facecolor": _COLOURS[0] + "55", "edgecolor": _COLOURS[0]},
-        whiskerprops={"color": _COLOURS[0]},
-        capprops={"color": _COLOURS[0]},
-        medianprops={"color": _COLOURS[1], "linewidth": 1.6},
+        boxprops={"facecolor": COLOURS[0] + "55", "edgecolor": COLOURS[0]},
+        whiskerprops={"color": COLOURS[0]},
+        capprops={"color": COLOURS[0]},
+        medianprops={"color": COLOURS[1], "linewidth": 1.6},
     )
     axes.set_yticks(
         range(1, len(filled) + 1), [f"{name} (n {len(rows):,})" for name, rows in filled]
     )
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _time(ms)))
     axes.grid(visible=False, axis="y")
-    return _svg(figure)
+    return Section(title=title, how=how, svg=svg(drawing))
 
 
 def _time(ms: float) -> str:
@@ -244,19 +196,16 @@ def _time(ms: float) -> str:
 
 
 def _phases(steps: Sequence[StepRow]) -> str:
-    figure, axes = _axes(2.6)
+    drawing, axes = axes_of(2.6)
     names = sorted({name for row in steps for name in row.event.phases_us})
     largest = sorted(names, key=lambda n: -sum(r.event.phases_us.get(n, 0) for r in steps))
-    shown, rest = largest[: len(_COLOURS) - 1], largest[len(_COLOURS) - 1 :]
+    shown, rest = largest[: len(COLOURS) - 1], largest[len(COLOURS) - 1 :]
     floor = [0.0] * len(steps)
     for name in (*shown, "the rest") if rest else shown:
         parts = rest if name == "the rest" else [name]
         height = [sum(row.event.phases_us.get(p, 0) for p in parts) / 1e6 for row in steps]
         axes.bar([row.ordinal for row in steps], height, bottom=floor, label=name, width=0.8)
         floor = [low + high for low, high in zip(floor, height, strict=True)]
-    if not names:
-        _nothing(axes, "no update yet")
-    else:
-        _updates(axes, "seconds")
-        _legend(axes)
-    return _svg(figure)
+    by_update(axes, "seconds")
+    legend(axes)
+    return svg(drawing)

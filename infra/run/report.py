@@ -11,8 +11,12 @@ from typing import Any
 import jinja2
 
 from infra.figures import readable
+from infra.run.findings import Findings
 from infra.run.history import History
+from infra.run.origin import origin
+from infra.run.section import Section
 
+_WORD_MAX = 24
 _TEMPLATES = Path(__file__).resolve().parent
 _ACCOUNTS = (
     ("issued", "issued", "episodes"),
@@ -38,25 +42,59 @@ _QUANTITIES = (
 )
 
 
-def render(history: History, summary: Mapping[str, Any], settings_text: str) -> str:
-    """Return the report as one HTML text without external assets."""
-    # matplotlib takes a second to load, which only the end of a run should pay.
-    from infra.run.plots import plots
+_ORDER = (
+    "reward", "held_out", "lag", "kl", "lag_buckets", "ratios", "age", "trajectories", "tokens",
+    "lengths", "retries", "throughput", "waits", "phases", "mfu", "latencies",
+)  # fmt: skip
 
+
+def render(
+    history: History, summary: Mapping[str, Any], settings_text: str, *, findings: Findings,
+    began_in: Mapping[str, Any], settings_digest: str,
+) -> str:  # fmt: skip
+    """Return the report as one HTML text without external assets.
+
+    findings: what the tables told. began_in: what `infra.run.environment` kept; empty when it kept
+    nothing.
+    """
     rows = [(title, unit, summary[name]) for name, title, unit in _QUANTITIES]
     rows += [(f"learner: {name}", "ms", found) for name, found in summary["step_phases_ms"].items()]
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True
     )
-    pages.filters |= {"reward": _reward, "amount": amount, "count": _count}
+    pages.filters |= {"reward": _reward, "amount": amount, "count": _count, "is_long": _is_long}
     return pages.get_template("report.html.j2").render(
         summary=summary,
         began=_moment(history.first_ms),
-        plots=plots(history, summary),
+        sections=_sections(history, summary, findings, began_in),
+        environment=origin(summary, began_in, findings, settings_digest),
         accounts=[(title, _cell(summary[name]), unit) for name, title, unit in _ACCOUNTS],
         quantiles=rows,
         settings=settings_text,
     )
+
+
+def _sections(
+    history: History, summary: Mapping[str, Any], findings: Findings, began_in: Mapping[str, Any]
+) -> list[Section]:
+    # matplotlib takes a second to load, which only the end of a run should pay.
+    import matplotlib
+
+    from infra.run.accounts import of_tokens, of_trajectories
+    from infra.run.drawing import STYLE
+    from infra.run.flow_sections import of_flow
+    from infra.run.learning_sections import of_learning
+    from infra.run.plots import of_topics
+
+    with matplotlib.rc_context(STYLE):
+        made = {
+            "trajectories": of_trajectories(summary, len(history.trajectories)),
+            "tokens": of_tokens(summary),
+            **of_topics(history),
+            **of_flow(findings),
+            **of_learning(findings, began_in.get("held_out", {})),
+        }
+    return [made[name] for name in _ORDER]
 
 
 def _moment(at_ms: int | None) -> str:
@@ -76,6 +114,11 @@ def amount(value: float | None, unit: str) -> str:
     digits = 0 if value == int(value) or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     small = abs(value) < 0.1 and value != 0
     return f"{value:.2g} {unit}" if small else f"{value:,.{digits}f} {unit}"
+
+
+def _is_long(cell: str) -> bool:
+    """Whether a word of a cell may be broken anywhere, as a digest may."""
+    return any(len(word) > _WORD_MAX for word in cell.split())
 
 
 def _count(value: Any) -> str:

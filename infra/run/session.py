@@ -15,6 +15,7 @@ import click
 import orjson
 
 from environments.registry import load as load_task
+from infra.run import environment
 from infra.run.bus import BusAddress, Doors, find_bus, log_ends, new_run_id
 from infra.run.conductor import Disturber, Outcome, account, conduct
 from infra.run.folder import (
@@ -171,9 +172,13 @@ async def _begin(
         )
         text = settings.model_dump_json()
         make(folder, begun, orjson.loads(text))
+        kept = environment.describe(settings)
+        write_atomically(folder.environment, orjson.dumps(kept, option=orjson.OPT_INDENT_2))
         known = resolve(address.registry, prefix=address.prefix)
-        kept = {"ids": dict(known.ids), "writers": {str(k): v for k, v in known.writers.items()}}
-        write_atomically(folder.schemas, orjson.dumps(kept))
+        ids_kept = {
+            "ids": dict(known.ids), "writers": {str(k): v for k, v in known.writers.items()}
+        }  # fmt: skip
+        write_atomically(folder.schemas, orjson.dumps(ids_kept))
         await doors.control(
             run_id,
             ControlKind.START,
