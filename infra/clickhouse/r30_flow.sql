@@ -321,51 +321,60 @@ GROUP BY run_id, epoch, number;
 
 -- How long workers stood still in each wait, averaged over them. Unit: us. How long a worker did is
 -- what it had by the end less what it had by the beginning, so that a pause counts in each of
--- several waits that it reaches into.
+-- several waits that it reaches into. Edges and pauses are looked through in the order of time and
+-- not joined by it: a filter on the run does not reach the right side of such a join.
 CREATE OR REPLACE VIEW waits_refreshed AS
-SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number,
-  sum(t.sign * (p.before + least(t.at, p.ended) - p.began)) / any(w.workers) AS us
+SELECT p.run_id AS run_id, p.epoch AS epoch, p.number AS number,
+  sum(p.sign * (p.paused_us + least(p.at, p.ended) - p.began)) / any(w.workers) AS us
 FROM (
-  SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at,
-    e.sign AS sign, one.worker AS worker
-  FROM wait_edges AS e
-  JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
-  ON e.run_id = one.run_id
-) AS t
-ASOF JOIN (
-  SELECT run_id, worker_id AS worker, toUnixTimestamp64Micro(at) - pause_us AS began,
-    toUnixTimestamp64Micro(at) AS ended,
-    sum(pause_us) OVER (
-      PARTITION BY run_id, worker_id ORDER BY at ROWS UNBOUNDED PRECEDING
-    ) - pause_us AS before
-  FROM refreshes WHERE pause_us > 0
-) AS p ON t.run_id = p.run_id AND t.worker = p.worker AND t.at >= p.began
+  SELECT run_id, epoch, number, at, sign, max(pause_began) OVER so_far AS began,
+    max(pause_ended) OVER so_far AS ended, sum(us) OVER so_far - (ended - began) AS paused_us
+  FROM (
+    SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at, e.sign AS sign,
+      one.worker AS worker, 0 AS pause_began, 0 AS pause_ended, 0 AS us
+    FROM wait_edges AS e
+    JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
+    ON e.run_id = one.run_id
+    UNION ALL
+    SELECT run_id, 0, 0, toUnixTimestamp64Micro(at) - pause_us AS began, 0, worker_id, began,
+      toUnixTimestamp64Micro(at), pause_us
+    FROM refreshes WHERE pause_us > 0
+  )
+  WINDOW so_far AS (PARTITION BY run_id, worker ORDER BY at)
+) AS p
 JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
-ON t.run_id = w.run_id
+ON p.run_id = w.run_id
+WHERE p.sign != 0
 GROUP BY run_id, epoch, number;
 
 -- How long no episode ran in each wait, and how long all episodes ran in the whole run. Unit: us.
+-- After as many had begun as have ended none runs, until the next begins: a gap. An empty one before
+-- all others carries how long all ran, so that attempts are read once.
 CREATE OR REPLACE VIEW waits_idle AS
-SELECT t.run_id AS run_id, t.epoch AS epoch, t.number AS number, any(g.run_us) AS run_us,
-  sum(t.sign * (g.before + least(t.at, g.ended) - g.began)) AS us
-FROM wait_edges AS t
-ASOF JOIN (
-  -- After as many had begun as have ended none runs, until the next begins. An empty gap
-  -- before all others carries how long all ran, so that attempts are read once.
-  SELECT run_id, run_us, gap.1 AS began, gap.2 AS ended, gap.3 AS before
+SELECT run_id, epoch, number, max(all_us) AS run_us,
+  sum(sign * (idle_us + least(at, ended) - began)) AS us
+FROM (
+  SELECT run_id, epoch, number, at, sign, max(gap_began) OVER so_far AS began,
+    max(gap_ended) OVER so_far AS ended, sum(gap_us) OVER so_far - (ended - began) AS idle_us,
+    max(run_us) OVER so_far AS all_us
   FROM (
-    SELECT run_id, sum(one.ended - one.began) AS run_us,
-      arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
-        arrayPopBack(arraySort(groupArray(one.ended))),
-        arrayPopFront(arraySort(groupArray(one.began)))
-      )), (toInt64(0), toInt64(0))) AS gaps
-    FROM episode_runs AS one GROUP BY run_id
+    SELECT run_id, epoch, number, at, sign, 0 AS gap_began, 0 AS gap_ended, 0 AS gap_us, 0 AS run_us
+    FROM wait_edges
+    UNION ALL
+    SELECT run_id, 0, 0, gap.1, 0, gap.1, gap.2, gap.2 - gap.1, run_us
+    FROM (
+      SELECT run_id, sum(one.ended - one.began) AS run_us,
+        arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
+          arrayPopBack(arraySort(groupArray(one.ended))),
+          arrayPopFront(arraySort(groupArray(one.began)))
+        )), (toInt64(0), toInt64(0))) AS gaps
+      FROM episode_runs AS one GROUP BY run_id
+    )
+    ARRAY JOIN gaps AS gap
   )
-  ARRAY JOIN arrayZip(
-    gaps.1, gaps.2, arrayMap((sum, one) -> sum - (one.2 - one.1),
-      arrayCumSum(arrayMap(one -> one.2 - one.1, gaps)), gaps)
-  ) AS gap
-) AS g ON t.run_id = g.run_id AND t.at >= g.began
+  WINDOW so_far AS (PARTITION BY run_id ORDER BY at)
+)
+WHERE sign != 0
 GROUP BY run_id, epoch, number;
 
 -- Where the learner's time went. Waiting for a batch is given to its causes one after the other, so

@@ -210,14 +210,12 @@ GROUP BY run_id, origin_topic, consumer, error_class;
 CREATE OR REPLACE VIEW doubtful_rows AS
 SELECT run_id, doubtful.1 AS doubt, writer_id AS worker, doubtful.2 AS n
 FROM (
-  SELECT run_id, writer_id, arrayJoin([
-    ('clock_ahead_of_broker',
-      countIf(toUnixTimestamp64Micro(at) / 1000 > toUnixTimestamp64Milli(ts) + 1000)),
-    ('clock_behind_broker',
-      countIf(toUnixTimestamp64Micro(at) / 1000 < toUnixTimestamp64Milli(ts) - 60000))
-  ]) AS doubtful
+  SELECT run_id, writer_id,
+    countIf(toUnixTimestamp64Micro(at) / 1000 > toUnixTimestamp64Milli(ts) + 1000) AS ahead,
+    countIf(toUnixTimestamp64Micro(at) / 1000 < toUnixTimestamp64Milli(ts) - 60000) AS behind
   FROM token_commits GROUP BY run_id, writer_id
 )
+ARRAY JOIN [('clock_ahead_of_broker', ahead), ('clock_behind_broker', behind)] AS doubtful
 WHERE n > 0
 UNION ALL
 SELECT run_id, 'not_finite', writer_id, count() FROM metric_points WHERE NOT isFinite(value)

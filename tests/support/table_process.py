@@ -83,6 +83,10 @@ class Tables:
         (row,) = self.ask(statement)
         return row
 
+    def rows_read(self, statement: str) -> int:
+        """Return how many rows of tables the engine read to answer a query."""
+        return int(self._call(("rows_read", statement)))
+
     def run(self, statement: str) -> None:
         """Run a statement that writes."""
         self._call(("run", statement))
@@ -155,6 +159,10 @@ class _Served:
     async def ask(self, statement: str, parameters: Mapping[str, str]) -> Any:
         plain = f"{statement} SETTINGS output_format_json_quote_64bit_integers = 0"
         return json.loads(await self._store.ask(plain, "JSON", parameters))["data"]
+
+    async def rows_read(self, statement: str) -> int:
+        told = json.loads(await self._store.ask(statement, "JSON", {}))
+        return int(told["statistics"]["rows_read"])
 
     async def described(self, statement: str) -> list[tuple[str, str]]:
         answer = json.loads(await self._store.ask(statement, "JSON", {}))
