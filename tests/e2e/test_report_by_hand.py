@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.run.findings import Findings, find_out
-from infra.run.folder import RunFolder
+from infra.run.folder import RunFolder, conducting
 from infra.run.history import History
 from infra.run.report import render
 from infra.run.summary import summarise
@@ -79,7 +79,9 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     fill(tables, more=retried)
     tables.roll()
     tables.close()
-    return find_out(RunFolder(root=root), RUN)
+    # As at the end of a run: its conductor asks, which holds the run still.
+    with conducting(RunFolder(root=root)):
+        return find_out(RunFolder(root=root), RUN)
 
 
 @pytest.fixture(scope="module")

@@ -114,9 +114,14 @@ def test_sql_gives_the_lag_quantiles_of_the_summary(tiny: TinyRun) -> None:
 
 def test_the_report_is_one_file_without_external_assets(tiny: TinyRun) -> None:
     text = (tiny.folder / "report.html").read_text()
-    titles = re.findall(r"<h2>([^<]*)</h2>\s*<p[^>]*>[^<]*</p>\s*<figure[^>]*><svg", text)
-    for asked in ("Reward", "Policy lag", "Buffer age", "Funnel", "Stage latencies"):
+    titles = re.findall(r"<h2[^>]*>([^<]*)</h2>\s*<p[^>]*>[^<]*</p>\s*<figure[^>]*><svg", text)
+    for asked in (
+        "Reward", "Policy lag", "Buffer age", "Funnel", "Stage latencies", "Where the time went",
+        "Importance ratio by lag", "Lengths trained",
+    ):  # fmt: skip
         assert any(title.startswith(asked) for title in titles), (asked, titles)
+    assert "told nothing" not in text
+    assert "Alarm:" not in text
     assert 'src="' not in text
     assert "https://" not in text.replace("https://matplotlib.org", "")
 
