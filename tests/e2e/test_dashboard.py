@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -18,8 +15,7 @@ from rich.console import Console
 from infra.cli.top import screen
 from tests.support import page_run, selected_runs, small_run
 from tests.support.browser import Browser, Page
-from tests.support.page_process import UNREACHED
-from tests.support.recorded_run import ABANDONED, DROPPED, RESUMED
+from tests.support.page_server import SELECTED, Open
 from tests.support.shown_page import (
     INKS,
     SETTLED,
@@ -31,46 +27,13 @@ from tests.support.shown_page import (
     lines,
     luminance,
 )
-from tests.support.table_process import ROOT, Tables
+from tests.support.table_process import ROOT
 
 STATIC = ROOT / "infra" / "dashboard" / "static"
 PHONE = 390
 """Pixels across."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-SELECTED = selected_runs.NO_LONG
-SELECTED_AT_MS = (small_run.T0 - 2 * 86_400) * 1000
-"""Before the other runs of the page."""
-
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of the page."""
-    folder, model = tmp_path_factory.mktemp("tables"), tmp_path_factory.mktemp("model")
-    tables = Tables(folder)
-    page_run.fill(tables, page_run.rows())
-    selected_runs.fill(tables, SELECTED, at_ms=SELECTED_AT_MS)
-    tables.close()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.page_process", str(folder), str(model)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stdin is not None
-    assert server.stdout is not None
-    yield server.stdout.readline().strip()
-    server.stdin.close()
-    server.wait(20)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """The browser of all tests."""
-    with Browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +43,6 @@ def shown(address: str, browser: Browser) -> Iterator[Page]:
     page.until(SETTLED)
     yield page
     page.close()
-
-
-@pytest.fixture
-def opened(address: str, browser: Browser) -> Iterator[Open]:
-    """Opens pages of a test's own, each with its answers in."""
-    pages: list[Page] = []
-
-    def opening(hash_of: str = "", *, width: int = 1200, dark: bool = False) -> Page:
-        pages.append(browser.open(f"{address}/dashboard/{hash_of}", width=width, dark=dark))
-        pages[-1].until(SETTLED)
-        return pages[-1]
-
-    yield opening
-    for page in pages:
-        page.close()
 
 
 def test_the_figures_and_bars_are_those_of_the_run(shown: Page) -> None:
@@ -339,70 +287,6 @@ def test_the_size_of_a_run_never_reaches_the_browser(opened: Open) -> None:
     assert len(lines(page, "episodes")) == 1 + rows
     assert lines(page, "workers")[-1] == f"{rows} of {page_run.CROWD}"
     assert lines(page, "alarms")[-1] == f"{alarms} of {page_run.ERRORS}"
-
-
-def test_an_episode_opens_by_a_click_with_its_tokens_by_version(opened: Open) -> None:
-    page = opened()
-    assert small_run.episode(1) == RESUMED
-    page.click("#episodes tbody tr:nth-child(3) button")
-    page.until(TOLD)
-    assert page.value("location.hash") == f"#episode={RESUMED}"
-    said = page.text("#story-body")
-    assert (
-        "attempts: 2 · ended by: policy_stop · verdict: correct · reward: 1 · gate: admit" in said
-    )
-    assert "trained by: 1/1 (update 1)" in said
-    assert "sampled by: 0/0 1/1" in said
-    # Markup in a model's words is text.
-    assert "zero one <b>two</b> three four five" in said
-    tokens = page.value(
-        "[...document.querySelectorAll('div.tokens span')]"
-        ".map((one) => [one.className.trim(), one.title])"
-    )
-    main = "version 0/0, log-prob -0.5, main"
-    assert tokens[4] == ["v0", f"token 0, {main}"]
-    assert tokens[9] == ["v0 old", "token 5, version 0/0, log-prob -0.5, sibling"]
-    assert tokens[-3:] == [
-        ["v0", f"token 0, {main}"],
-        ["v1", "token 1, version 1/1, log-prob -0.5, main"],
-        ["v1", "token 2, version 1/1, log-prob -0.5, main"],
-    ]
-    assert lines(page, "story-tools") == [
-        "tool arguments output exit", 'add {"left": 40, "right": 2} 42 ok',
-    ]  # fmt: skip
-    times = lines(page, "story-times")
-    assert times[0] == "s topic offset kind what"
-    assert times[1] == "0 episodes.v1 2 issued as member 0 of 2"
-    assert re.fullmatch(r"[\d.]+ learner-steps.v1 2 step version 1/1", times[-1])
-    page.click("#story button")
-    page.until("!document.querySelector('#story').open && location.hash === ''")
-
-
-def test_an_episode_opens_by_its_address_whatever_became_of_it(opened: Open) -> None:
-    page = opened(f"#episode={DROPPED}")
-    page.until(TOLD)
-    assert "gate: drop (lag)" in page.text("#story-body")
-    assert "trained by: none" in page.text("#story-body")
-    page = opened(f"#episode={ABANDONED}")
-    page.until(TOLD)
-    assert "ended by: group_deadline" in page.text("#story-body")
-
-
-def test_an_episode_of_another_run_has_no_story_here(opened: Open) -> None:
-    page = opened("#episode=run-2.0.0")
-    page.until(TOLD)
-    assert "no story: run-2.0.0 is no episode of run run-1" in page.text("#story-body")
-
-
-def test_why_there_is_no_story_is_told_with_what_to_do(opened: Open, address: str) -> None:
-    answer = httpx.get(f"{address}/dashboard/story/{UNREACHED}")
-    assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
-    page = opened(f"#episode={UNREACHED}")
-    page.until(TOLD)
-    assert "no story: no broker answers [bus] -> is it running?" in page.text("#story-body")
-    page = opened("#episode=run-1.0")
-    page.until(TOLD)
-    assert "expected RUN.ORDINAL.MEMBER -> choose one of the page" in page.text("#story-body")
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_no_script_of_others(address: str) -> None:
