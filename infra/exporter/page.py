@@ -13,8 +13,9 @@ Every process of a run serves `/metrics` on a port of its own and names the addr
     prometheus --config.file=infra/prometheus/prometheus.yml
 
 `recording.yml` holds the recorded quantiles and rates, `alerts.yml` the alerts; each alert says
-what to look at. `promtool test rules infra/prometheus/alerts_test.yml` shows each one fire. The
-default address is loopback and there is no login: put one in front before you set `metrics.host`.
+what to look at. `promtool test rules infra/prometheus/*_test.yml` shows each one fire with its
+words, and each recorded name with its value. The default address is
+loopback and there is no login: put one in front before you set `metrics.host`.
 
 A process exports what it has written to the log, once that is acknowledged, and what it was given
 from it. No label is an id; a quantity keeps at most {SERIES_MAX} label sets per process and folds

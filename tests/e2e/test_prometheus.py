@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from infra.exporter import catalogue as of
@@ -39,6 +40,36 @@ def test_the_configuration_is_one_that_prometheus_takes() -> None:
 
 def test_each_alert_fires_on_its_fault_and_names_the_cause() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(CONFIGURATION / "alerts_test.yml"))
+
+
+def test_each_recorded_name_has_its_value_and_each_alert_its_words() -> None:
+    told = promtool("test", "rules", str(CONFIGURATION / "values_test.yml"))
+    assert "SUCCESS" in told
+    tests = [
+        test
+        for file in ("alerts_test.yml", "values_test.yml")
+        for test in yaml.safe_load((CONFIGURATION / file).read_text())["tests"]
+    ]
+    asked = " ".join(
+        case["expr"] for test in tests for case in test.get("promql_expr_test", ())
+        if case["exp_samples"]
+    )  # fmt: skip
+    fired = {
+        (case["alertname"], alert["exp_labels"].get("reason"))
+        for test in tests
+        for case in test.get("alert_rule_test", ())
+        for alert in case["exp_alerts"]
+    }
+    recorded = [rule["record"] for rule in _rules("recording.yml")]
+    alerts = [(rule["alert"], rule["labels"].get("reason")) for rule in _rules("alerts.yml")]
+    assert recorded
+    assert [name for name in recorded if name not in asked] == []
+    assert [alert for alert in alerts if alert not in fired] == []
+
+
+def _rules(file: str) -> list[dict[str, Any]]:
+    groups = yaml.safe_load((CONFIGURATION / file).read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def test_rules_and_alerts_ask_only_for_what_is_exported() -> None:
