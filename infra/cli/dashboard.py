@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import httpx
@@ -15,7 +16,10 @@ from infra.run.folder import RunFolder, find, read_start
 from infra.run.naming import LAST
 from infra.run.tables import open_tables, require_tables
 from infra.settings import read_resolved
-from schemas.errors import BusUnreachableError
+from schemas.errors import Boundary, BusUnreachableError, SettingsError
+
+if TYPE_CHECKING:
+    from stream_jobs.sink_http import Endpoint
 
 _PING_S = 3.0
 _SECONDS_MAX = 20.0
@@ -94,7 +98,7 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
-        await endpoint.start()
+        await _listen(endpoint)
         _tell(endpoint.url, as_json=as_json)
         await stop.wait()
     finally:
@@ -102,3 +106,15 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
         await store.close()
         if doors is not None:
             await doors.close()
+
+
+async def _listen(endpoint: Endpoint) -> None:
+    try:
+        await endpoint.start()
+    except SettingsError as error:
+        if error.boundary is Boundary.STORE:
+            raise
+        # The endpoint is that of a sink and knows its setting only.
+        raise SettingsError(
+            error.message, hint="give another --port, or none for a free one"
+        ) from error

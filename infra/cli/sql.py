@@ -77,6 +77,7 @@ def _list(*, as_json: bool) -> None:
 def _canned(name: str, run_id: str, quantity: str | None) -> tuple[str, dict[str, str]]:
     """Return a canned query and its values; raise SettingsError when there is none of the name."""
     from infra.tables.canned import by_hand
+    from infra.tables.quantities import QUANTITIES
     from infra.tables.questions import BY_NAME
 
     if name not in BY_NAME:
@@ -87,4 +88,8 @@ def _canned(name: str, run_id: str, quantity: str | None) -> tuple[str, dict[str
     for parameter in needed:
         if parameter not in given:
             raise SettingsError(f"{name} asks about one {parameter}", hint=f"give --{parameter}")
+    known = [one.name for one in QUANTITIES]
+    if quantity is not None and quantity not in known:
+        near = ", ".join(difflib.get_close_matches(quantity, known, n=3)) or "see docs/metrics.md"
+        raise SettingsError(f"there is no quantity {quantity}", hint=near)
     return by_hand(BY_NAME[name]), {key: given[key] for key in needed}

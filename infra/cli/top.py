@@ -28,7 +28,7 @@ Asking: TypeAlias = Callable[[str], Sequence[Row]]
 
 _UPDATES = """SELECT max(ordinal) AS updates, argMax(reward_mean, ts) AS reward,
   argMax(loss, ts) AS loss, argMax(kl_nats, ts) AS kl, argMax(entropy_nats, ts) AS entropy
-  FROM learning_by_step WHERE run_id = {run_id:String}"""
+  FROM learning_by_step WHERE run_id = {run_id:String} HAVING count() > 0"""
 _THROUGHPUT = """SELECT raw_tokens_per_s AS raw, effective_tokens_per_s AS effective,
   bound_tokens_per_s AS bound, bottleneck, wall_s FROM throughput
   WHERE run_id = {run_id:String}"""

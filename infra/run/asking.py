@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -23,6 +24,12 @@ _ANSWER_S = 60.0
 _SECONDS_MAX = 60.0
 _ROWS_MAX = 1_000_000
 _LOOK = "`SHOW TABLES` lists the views, `DESCRIBE name` their columns (docs/metrics.md)"
+_HINTS = {
+    159: "ask for less: name a run, count or aggregate, or narrow the time (WHERE ts >= ...)",
+    241: "it needs too much memory: group by fewer columns, or narrow the time (WHERE ts >= ...)",
+    396: "the answer is too large: add a LIMIT, or aggregate",
+}
+"""What to do about an error of the engine, by ClickHouse's number; others ask to look."""
 Asking: TypeAlias = Callable[[str, Mapping[str, str]], bytes]
 """Answers a reading statement, and what `{name:Type}` in it stands for, as JSON."""
 
@@ -62,9 +69,7 @@ def _ask_sink(address: Path, statement: str, form: str, values: Mapping[str, str
             body: bytes = answer.read()
             return body
     except urllib.error.HTTPError as error:
-        raise RejectedError(
-            error.read().decode(errors="replace").strip(), boundary=Boundary.STORE, hint=_LOOK
-        ) from error
+        raise _refused(error.read().decode(errors="replace").strip()) from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ConnectionRefusedError):
             return None
@@ -76,6 +81,13 @@ def _ask_sink(address: Path, statement: str, form: str, values: Mapping[str, str
         raise TransientError(
             f"the sink at {url} did not answer within {_ANSWER_S:.0f} s", boundary=Boundary.STORE,
             hint="ask for less, or look at the log of the sink",
+        ) from error  # fmt: skip
+    except (ConnectionError, http.client.HTTPException) as error:
+        # It ended while it answered. What urllib meets before the request went out is a URLError.
+        raise TransientError(
+            f"the sink at {url} went away before it had answered", boundary=Boundary.STORE,
+            hint="ask again in a moment: a run starts its sink again; "
+            "logs/sink-0.log in the run's folder says why it ended",
         ) from error  # fmt: skip
 
 
@@ -92,7 +104,14 @@ def _ask_engine(engine: Engine, statement: str, form: str, values: Mapping[str, 
     try:
         return engine.ask(statement, form, values)
     except engine.faults as error:
-        raise RejectedError(str(error), boundary=Boundary.STORE, hint=_LOOK) from error
+        raise _refused(str(error)) from error
+
+
+def _refused(message: str) -> RejectedError:
+    from stream_jobs.core.sink_statements import engine_code
+
+    hint = _HINTS.get(engine_code(message) or 0, _LOOK)
+    return RejectedError(message, boundary=Boundary.STORE, hint=hint)
 
 
 @contextmanager

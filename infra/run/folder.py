@@ -180,6 +180,25 @@ def conducting(folder: RunFolder) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_conducted(folder: RunFolder) -> bool:
+    """Whether a process of this machine other than this one and its parent conducts the run now:
+    a conductor whose sink has ended sends a child to ask the tables.
+    """
+    try:
+        descriptor = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who look at once do not take each other for a conductor.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, _PID_BYTES, 0)
+        return holder not in (str(os.getpid()).encode(), str(os.getppid()).encode())
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def make(folder: RunFolder, start: RunStart, settings: Mapping[str, Any]) -> None:
     """Make the folder of a new run.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from infra.run.folder import RunFolder
+from infra.run.folder import RunFolder, is_conducted
 from infra.settings import read_resolved
-from schemas.errors import SettingsError
+from schemas.errors import Boundary, SettingsError, TransientError
 
 if TYPE_CHECKING:
     from stream_jobs.sink_engines import Engine
@@ -16,7 +16,17 @@ MEMORY_BYTES_MAX = 2_000_000_000
 
 
 def require_tables(folder: RunFolder) -> None:
-    """Raise SettingsError when a run has no tables anywhere."""
+    """Raise SettingsError when a run has no tables anywhere, TransientError while another process
+    conducts it: a folder is opened once, so that who looked while the run's sink starts would keep
+    that out.
+    """
+    if (folder.tables.is_dir() or not _server(folder)) and is_conducted(folder):
+        raise TransientError(
+            f"the run {folder.root.name} goes on, but its sink does not answer",
+            boundary=Boundary.STORE,
+            hint="ask again in a moment: it starts, or is started again; if it stays so, "
+            f"{folder.logs}/sink-0.log says why",
+        )
     if not folder.tables.is_dir() and not _server(folder):
         raise SettingsError(
             f"{folder.root} has neither a sink that runs nor tables",

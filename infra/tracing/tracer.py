@@ -311,7 +311,10 @@ class Tracer:
             self.sent += spans
         else:
             self.given_up += spans
-            _LOG.warning("%d spans given up: the collector did not take them", spans)
+            _LOG.warning(
+                "%d spans given up: the collector at %s did not take them; is it up, and is "
+                "tracing.endpoint its full address?", spans, self._settings.endpoint,
+            )  # fmt: skip
         self._instruments.add(of.SPANS, float(spans), "sent" if taken else "given_up")
 
     def _keep(self, *, now: bool) -> None:

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from infra.cli.sql import sql
+from infra.cli.top import top
 from infra.run.folder import RunFolder, RunStart, make
 from infra.settings import assemble
 from schemas.ids import RunId, WorkerId
@@ -216,6 +217,17 @@ def test_a_second_process_on_the_same_tables_is_refused_and_the_first_goes_on(
     assert _HINT in second.stdout
     assert not place.exists(), "nobody is sent to a sink that has no tables"
     assert served.ask("", b"SELECT count() FROM metric_points").strip() == b"2"
+
+
+def test_a_run_without_an_update_has_no_reward_rather_than_one_of_nought(
+    served: Served, finished: RunFolder
+) -> None:
+    assert served.process.poll() is None
+    seen = CliRunner().invoke(top, [str(finished.root), "--json"])
+    assert seen.exit_code == 0, seen.output
+    assert json.loads(seen.stdout)["learning"] == {}
+    shown = CliRunner().invoke(top, [str(finished.root), "--once"])
+    assert "update -   reward -   loss -" in shown.stdout
 
 
 def test_ctrl_c_ends_the_page_in_order(served: Served, finished: RunFolder) -> None:

@@ -104,6 +104,9 @@ def test_the_command_gives_a_canned_query_its_run_and_what_it_asks_about(
     assert isinstance(refused.exception, SettingsError)
     assert "--quantity" in refused.exception.hint
     assert CliRunner().invoke(sql, [*words, "--quantity", "ttft_ms"]).exit_code == 0
+    mistyped = CliRunner().invoke(sql, [*words, "--quantity", "tft_ms"])
+    assert isinstance(mistyped.exception, SettingsError)
+    assert "ttft_ms" in mistyped.exception.hint
     unknown = CliRunner().invoke(sql, ["--canned", "lag_step_by_step"])
     assert isinstance(unknown.exception, SettingsError)
     assert "lag_steps_by_step" in unknown.exception.hint

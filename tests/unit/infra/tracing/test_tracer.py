@@ -228,8 +228,8 @@ async def test_what_the_collector_asks_to_come_later_comes_later(tmp_path: Path)
         assert made.tracer.given_up == 0
 
 
-async def test_what_the_collector_refuses_for_good_is_given_up_and_counted(
-    tmp_path: Path,
+async def test_what_the_collector_refuses_for_good_is_given_up_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with OtlpCollector([500]) as collector:
         async with running(
@@ -238,6 +238,7 @@ async def test_what_the_collector_refuses_for_good_is_given_up_and_counted(
             await until(lambda: bool(collector.spans()))
         assert collector.refused == 1
         assert made.counted("given_up") == made.tracer.given_up == 4
+        assert f"4 spans given up: the collector at {collector.endpoint} did not" in caplog.text
         assert made.counted("sent") == len(collector.spans())
 
 
