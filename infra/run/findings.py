@@ -18,7 +18,7 @@ import orjson
 
 from infra.run.asking import asking
 from infra.run.folder import RunFolder
-from schemas.errors import SluiceError
+from schemas.errors import Boundary, RejectedError, SluiceError
 
 _LIMIT_S = 300.0
 _REASON_MAX = 200
@@ -81,12 +81,13 @@ class Findings:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *names: str) -> tuple[Sequence[Row], ...]:
-        """Return the rows of some questions. Raises LookupError with the reason of the first that
+        """Return the rows of some questions. Raises RejectedError with the reason of the first that
         was not answered.
         """
         for name in names:
             if name not in self.rows:
-                raise LookupError(self.reasons.get(name, "the tables were not asked"))
+                reason = self.reasons.get(name, "they were not asked")
+                raise RejectedError(reason, boundary=Boundary.STORE, hint="`sluice sql` asks them")
         return tuple(self.rows[name] for name in names)
 
 

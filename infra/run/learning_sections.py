@@ -44,7 +44,7 @@ def of_learning(findings: Findings, held_out: Mapping[str, str]) -> dict[str, Se
         ),
         "ratios": (
             "Importance ratio by lag",
-            "Effective sample size (sum of the ratios squared over the sum of their squares) as a "
+            "Effective sample size (squared sum of the ratios over the sum of their squares) as a "
             "share of the tokens, by update and lag of their trajectory. Quantiles are those of "
             "the tokens of one update.",
             _ratios,

@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.run.findings import Findings
 from infra.run.section import Section, Table
+from schemas.errors import RejectedError
 
 _HOW = "As it was when the run began."
 _POLICY = (
@@ -32,8 +33,8 @@ def origin(
         notes.append("Versions and commit were not recorded when this run began.")
     try:
         policies, tasks = findings.of("first_policy", "tasks")
-    except LookupError as error:
-        notes.append(f"Digests of the policy and of the tasks are not known: {error}.")
+    except RejectedError as error:
+        notes.append(f"Digests of the policy and of the tasks are not known: {error.message}.")
         policies, tasks = (), ()
     for policy in policies:
         rows += [(name, str(policy[key])) for key, name in _POLICY if policy[key]]

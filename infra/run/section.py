@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from schemas.errors import RejectedError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -35,16 +37,14 @@ class Section:
 
 
 def told(title: str, how: str, make: Callable[[], Section]) -> Section:
-    """Return a section, or why it has nothing to show: `make` raises LookupError with the reason
-    when the tables of the run did not answer.
+    """Return a section, or why it has nothing to show: `make` raises RejectedError with the
+    reason when the tables of the run did not answer.
     """
     try:
         return make()
-    except LookupError as error:
-        reason = error.args[0] if error.args else "the reason is not known"
-        return Section(
-            title=title, how=how, absent=f"The tables of the run told nothing: {reason}."
-        )
+    except RejectedError as error:
+        absent = f"The tables of the run told nothing: {error.message}."
+        return Section(title=title, how=how, absent=absent)
 
 
 def seconds(value: float) -> str:

@@ -225,7 +225,7 @@ def test_a_question_that_fails_leaves_the_answers_of_the_others() -> None:
     }
     assert set(found.rows) == set(QUESTIONS) - {"stages", "ratios"}
     assert found.rows["throughput"] == [{"n": 2**64 - 1}]
-    with pytest.raises(LookupError, match="too slow"):
+    with pytest.raises(RejectedError, match="too slow"):
         found.of("throughput", "stages")
 
 
