@@ -260,7 +260,8 @@ class _Run:
             table="metric_points",
             columns=self._head("metrics.v1", at, "e * 10 + p") | {
                 "name": "multiIf(p = 8, 'environment_turn_s', p = 9, 'consumed_buffer_age_s', "
-                "p % 2 = 0, 'exposure_wait_us', 'gateway_overhead_us')",
+                "p % 3 = 0, 'exposure_wait_us', p % 3 = 1, 'gateway_overhead_us', "
+                "'inter_token_us')",
                 "unit": "'us'",
                 "value": f"if(cityHash64(e, p, 19) % 50000 = 0, nan, {tail(3_000, 20, 'e, p')})",
                 "labels": f"if(p = 8, map('environment', {_ENVIRONMENT}), map())",

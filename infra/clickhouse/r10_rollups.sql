@@ -214,37 +214,28 @@ FROM (
     minOrNullIf(v_3, w_3 AND isFinite(v_3)) AS least_3,
     maxOrNullIf(v_3, w_3 AND isFinite(v_3)) AS most_3,
     ifNull(least_3, inf) AS mn_3,
-    ifNull(most_3, -inf) AS mx_3,
-    quantilesTDigestStateIf(0.5, 0.95, 0.99)(v_4, w_4 AND isFinite(v_4)) AS q_4,
-    countIf(w_4 AND isFinite(v_4)) AS n_4,
-    countIf(w_4 AND NOT isFinite(v_4)) AS bad_4,
-    sumIf(v_4, w_4 AND isFinite(v_4)) AS s_4,
-    minOrNullIf(v_4, w_4 AND isFinite(v_4)) AS least_4,
-    maxOrNullIf(v_4, w_4 AND isFinite(v_4)) AS most_4,
-    ifNull(least_4, inf) AS mn_4,
-    ifNull(most_4, -inf) AS mx_4
+    ifNull(most_3, -inf) AS mx_3
   FROM (
     SELECT
       toStartOfMinute(ts) AS t, run_id, '' AS environment,
       writer_id AS worker, epoch, number,
       toFloat64(greatest(0, toUnixTimestamp64Micro(first_token_at) - toUnixTimestamp64Micro(requested_at)) / 1000) AS v_0, kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(requested_at) > 0 AS w_0,
-      toFloat64(greatest(0, toUnixTimestamp64Micro(last_token_at) - toUnixTimestamp64Micro(first_token_at)) / 1000 / ((start + `count` - prefilled_tokens - reused_tokens) - 1)) AS v_1, kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(first_token_at) > 0 AND (start + `count` - prefilled_tokens - reused_tokens) BETWEEN 2 AND start + `count` AS w_1,
-      toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(at) / 1000)) AS v_2, 1 AS w_2,
-      toFloat64(`count`) AS v_3, kind = 'action' AS w_3,
-      toFloat64(reused_tokens / (prefilled_tokens + reused_tokens)) AS v_4, kind = 'action' AND finish_reason NOT IN ('none', '') AND prefilled_tokens + reused_tokens > 0 AS w_4
+      toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(at) / 1000)) AS v_1, 1 AS w_1,
+      toFloat64(`count`) AS v_2, kind = 'action' AS w_2,
+      toFloat64(reused_tokens / (prefilled_tokens + reused_tokens)) AS v_3, kind = 'action' AND finish_reason NOT IN ('none', '') AND prefilled_tokens + reused_tokens > 0 AS w_3
     FROM token_commits
     WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
 ARRAY JOIN
-  ['ttft_ms', 'inter_token_ms', 'commit_latency_ms', 'commit_size_tokens', 'kv_reuse_ratio'] AS quantity,
-  [q_0, q_1, q_2, q_3, q_4] AS q,
-  [n_0, n_1, n_2, n_3, n_4] AS n,
-  [bad_0, bad_1, bad_2, bad_3, bad_4] AS bad,
-  [s_0, s_1, s_2, s_3, s_4] AS s,
-  [mn_0, mn_1, mn_2, mn_3, mn_4] AS mn,
-  [mx_0, mx_1, mx_2, mx_3, mx_4] AS mx
+  ['ttft_ms', 'commit_latency_ms', 'commit_size_tokens', 'kv_reuse_ratio'] AS quantity,
+  [q_0, q_1, q_2, q_3] AS q,
+  [n_0, n_1, n_2, n_3] AS n,
+  [bad_0, bad_1, bad_2, bad_3] AS bad,
+  [s_0, s_1, s_2, s_3] AS s,
+  [mn_0, mn_1, mn_2, mn_3] AS mn,
+  [mx_0, mx_1, mx_2, mx_3] AS mx
 WHERE n + bad > 0;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
@@ -254,7 +245,7 @@ SELECT
   sum(m.n) AS n, sum(m.bad) AS bad, sum(m.s) AS s, min(m.mn) AS mn, max(m.mx) AS mx,
   {rolled} AS rolled
 FROM quantity_minutes AS m FINAL
-WHERE quantity IN ('ttft_ms', 'inter_token_ms', 'commit_latency_ms', 'commit_size_tokens', 'kv_reuse_ratio') AND toStartOfHour(m.t) IN (
+WHERE quantity IN ('ttft_ms', 'commit_latency_ms', 'commit_size_tokens', 'kv_reuse_ratio') AND toStartOfHour(m.t) IN (
   SELECT toStartOfHour(ts) FROM token_commits
   WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
 )
@@ -289,27 +280,36 @@ FROM (
     minOrNullIf(v_2, w_2 AND isFinite(v_2)) AS least_2,
     maxOrNullIf(v_2, w_2 AND isFinite(v_2)) AS most_2,
     ifNull(least_2, inf) AS mn_2,
-    ifNull(most_2, -inf) AS mx_2
+    ifNull(most_2, -inf) AS mx_2,
+    quantilesTDigestStateIf(0.5, 0.95, 0.99)(v_3, w_3 AND isFinite(v_3)) AS q_3,
+    countIf(w_3 AND isFinite(v_3)) AS n_3,
+    countIf(w_3 AND NOT isFinite(v_3)) AS bad_3,
+    sumIf(v_3, w_3 AND isFinite(v_3)) AS s_3,
+    minOrNullIf(v_3, w_3 AND isFinite(v_3)) AS least_3,
+    maxOrNullIf(v_3, w_3 AND isFinite(v_3)) AS most_3,
+    ifNull(least_3, inf) AS mn_3,
+    ifNull(most_3, -inf) AS mx_3
   FROM (
     SELECT
       toStartOfMinute(ts) AS t, run_id, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment,
       writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(value / 1000) AS v_0, name = 'exposure_wait_us' AS w_0,
-      toFloat64(value / 1000) AS v_1, name = 'gateway_overhead_us' AS w_1,
-      toFloat64(value * 1000) AS v_2, name = 'environment_turn_s' AS w_2
+      toFloat64(value / 1000) AS v_0, name = 'inter_token_us' AS w_0,
+      toFloat64(value / 1000) AS v_1, name = 'exposure_wait_us' AS w_1,
+      toFloat64(value / 1000) AS v_2, name = 'gateway_overhead_us' AS w_2,
+      toFloat64(value * 1000) AS v_3, name = 'environment_turn_s' AS w_3
     FROM metric_points
     WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
 ARRAY JOIN
-  ['exposure_wait_ms', 'gateway_overhead_ms', 'environment_turn_ms'] AS quantity,
-  [q_0, q_1, q_2] AS q,
-  [n_0, n_1, n_2] AS n,
-  [bad_0, bad_1, bad_2] AS bad,
-  [s_0, s_1, s_2] AS s,
-  [mn_0, mn_1, mn_2] AS mn,
-  [mx_0, mx_1, mx_2] AS mx
+  ['inter_token_ms', 'exposure_wait_ms', 'gateway_overhead_ms', 'environment_turn_ms'] AS quantity,
+  [q_0, q_1, q_2, q_3] AS q,
+  [n_0, n_1, n_2, n_3] AS n,
+  [bad_0, bad_1, bad_2, bad_3] AS bad,
+  [s_0, s_1, s_2, s_3] AS s,
+  [mn_0, mn_1, mn_2, mn_3] AS mn,
+  [mx_0, mx_1, mx_2, mx_3] AS mx
 WHERE n + bad > 0;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
@@ -319,7 +319,7 @@ SELECT
   sum(m.n) AS n, sum(m.bad) AS bad, sum(m.s) AS s, min(m.mn) AS mn, max(m.mx) AS mx,
   {rolled} AS rolled
 FROM quantity_minutes AS m FINAL
-WHERE quantity IN ('exposure_wait_ms', 'gateway_overhead_ms', 'environment_turn_ms') AND toStartOfHour(m.t) IN (
+WHERE quantity IN ('inter_token_ms', 'exposure_wait_ms', 'gateway_overhead_ms', 'environment_turn_ms') AND toStartOfHour(m.t) IN (
   SELECT toStartOfHour(ts) FROM metric_points
   WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
 )

@@ -259,14 +259,9 @@ FROM (
 );
 
 CREATE OR REPLACE VIEW inter_token_ms_samples AS
-SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(greatest(0, toUnixTimestamp64Micro(last_token_at) - toUnixTimestamp64Micro(first_token_at)) / 1000 / ((start + `count` - prefilled_tokens - reused_tokens) - 1)) AS value, writer_id AS worker, k.task_environment AS environment, epoch, number, episode_id
-FROM token_commits AS s
-LEFT JOIN (
-  SELECT run_id, group_id, any(environment) AS task_environment
-  FROM tasks GROUP BY run_id, group_id
-) AS k
-ON s.run_id = k.run_id AND s.group_id = k.group_id
-WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(first_token_at) > 0 AND (start + `count` - prefilled_tokens - reused_tokens) BETWEEN 2 AND start + `count`;
+SELECT s.run_id AS run_id, s.ts AS ts, toFloat64(value / 1000) AS value, writer_id AS worker, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment, -1 AS epoch, -1 AS number, '' AS episode_id
+FROM metric_points AS s
+WHERE name = 'inter_token_us';
 
 CREATE OR REPLACE VIEW inter_token_ms AS
 SELECT
@@ -285,8 +280,8 @@ FROM (
     countIf(isFinite(value)) AS n,
     countIf(NOT isFinite(value)) AS bad
   FROM (
-    SELECT run_id, toFloat64(greatest(0, toUnixTimestamp64Micro(last_token_at) - toUnixTimestamp64Micro(first_token_at)) / 1000 / ((start + `count` - prefilled_tokens - reused_tokens) - 1)) AS value FROM token_commits
-    WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(first_token_at) > 0 AND (start + `count` - prefilled_tokens - reused_tokens) BETWEEN 2 AND start + `count`
+    SELECT run_id, toFloat64(value / 1000) AS value FROM metric_points
+    WHERE name = 'inter_token_us'
   )
   GROUP BY run_id
 );
@@ -1027,6 +1022,8 @@ FROM (
     UNION ALL
     SELECT 'first_token_age_s' AS quantity, run_id, environment, value FROM first_token_age_s_samples
     UNION ALL
+    SELECT 'inter_token_ms' AS quantity, run_id, environment, value FROM inter_token_ms_samples
+    UNION ALL
     SELECT 'exposure_wait_ms' AS quantity, run_id, environment, value FROM exposure_wait_ms_samples
     UNION ALL
     SELECT 'gateway_overhead_ms' AS quantity, run_id, environment, value FROM gateway_overhead_ms_samples
@@ -1056,9 +1053,6 @@ FROM (
       UNION ALL
       SELECT 'ttft_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Micro(first_token_at) - toUnixTimestamp64Micro(requested_at)) / 1000) AS value
       FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(requested_at) > 0
-      UNION ALL
-      SELECT 'inter_token_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Micro(last_token_at) - toUnixTimestamp64Micro(first_token_at)) / 1000 / ((start + `count` - prefilled_tokens - reused_tokens) - 1)) AS value
-      FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(first_token_at) > 0 AND (start + `count` - prefilled_tokens - reused_tokens) BETWEEN 2 AND start + `count`
       UNION ALL
       SELECT 'commit_latency_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(at) / 1000)) AS value
       FROM token_commits WHERE 1
@@ -1109,7 +1103,7 @@ FROM (
   ('gate_lag_steps', 'updates', 'lag of a trajectory when the gate decided on it', 'GateDecision', 'gate_members'),
   ('gate_age_s', 's', 'age of a trajectory when the gate decided on it', 'GateDecision', 'gate_members'),
   ('ttft_ms', 'ms', 'from the request at the gateway to the first token of a turn that ended', 'TokenCommit', 'token_commits'),
-  ('inter_token_ms', 'ms', 'mean gap between the tokens that one request of a turn sampled', 'TokenCommit', 'token_commits'),
+  ('inter_token_ms', 'ms', 'mean gap between the tokens of a turn that ended: from its first token to its last, over the tokens after the first chunk, which an engine may hand over several at a time; none for a turn that came as one chunk', 'MetricPoint', 'metric_points'),
   ('commit_latency_ms', 'ms', 'from the making of a commit to the broker\'s time of it', 'TokenCommit', 'token_commits'),
   ('commit_size_tokens', 'tokens', 'tokens of one Action commit', 'TokenCommit', 'token_commits'),
   ('kv_reuse_ratio', 'ratio', 'share of a turn\'s context that the engine took from its cache', 'TokenCommit', 'token_commits'),

@@ -84,9 +84,7 @@ POINTS = Source(
 
 _ENDED = "kind = 'ended'"
 _LAST = "kind = 'action' AND finish_reason NOT IN ('none', '')"
-_FIRST_KNOWN = "toUnixTimestamp64Micro(first_token_at) > 0"
 _ASKED = "toUnixTimestamp64Micro(requested_at) > 0"
-_TURN_TOKENS = "(start + `count` - prefilled_tokens - reused_tokens)"
 
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
@@ -127,10 +125,11 @@ QUANTITIES: tuple[Quantity, ...] = (
         definition="from the request at the gateway to the first token of a turn that ended",
     ),
     Quantity(
-        name="inter_token_ms", unit="ms", source=COMMITS,
-        value=f"{_between('last_token_at', 'first_token_at')} / ({_TURN_TOKENS} - 1)",
-        where=f"{_LAST} AND {_FIRST_KNOWN} AND {_TURN_TOKENS} BETWEEN 2 AND start + `count`",
-        definition="mean gap between the tokens that one request of a turn sampled",
+        name="inter_token_ms", unit="ms", source=POINTS, value="value / 1000",
+        where="name = 'inter_token_us'",
+        definition="mean gap between the tokens of a turn that ended: from its first token to its "
+        "last, over the tokens after the first chunk, which an engine may hand over several at a "
+        "time; none for a turn that came as one chunk",
     ),
     Quantity(
         name="commit_latency_ms", unit="ms", source=COMMITS, value=_since("at"), labels=("kind",),

@@ -73,6 +73,12 @@ def rows() -> Iterator[Row]:
     for value in (2_000.0, 3_000.0, float("nan")):
         yield topics.METRICS, 5, made(topics.METRICS, name="exposure_wait_us", value=value)
     yield topics.METRICS, 5, made(topics.METRICS, name="gateway_overhead_us", value=500.0)
+    for number in range(5):
+        yield (
+            topics.METRICS, 5,
+            made(topics.METRICS, name="inter_token_us", value=10_000.0,
+                 writer_id=f"inference-{number % 2}"),
+        )  # fmt: skip
     yield (
         topics.METRICS, 5,
         made(topics.METRICS, name="environment_turn_s", value=0.25,
