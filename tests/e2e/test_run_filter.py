@@ -32,7 +32,8 @@ READ_WHOLE = {
     "exposure_wait_ms_samples": (TASKS, 1),
     "gateway_overhead_ms_samples": (TASKS, 1),
     "environment_turn_ms_samples": (TASKS, 1),
-    "quantities_by_environment": (TASKS, 3),
+    "inter_token_ms_samples": (TASKS, 1),
+    "quantities_by_environment": (TASKS, 4),
 }
 """Views that also read a small table of all runs, and how often at most."""
 
