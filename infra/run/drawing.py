@@ -11,7 +11,7 @@ from typing import Any
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 _WIDTH_IN = 7.6
 _INK = "#010203"
@@ -66,7 +66,9 @@ def by_update(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     # By what is drawn and not by its margin, which reaches below zero when all is zero.
     if axes.dataLim.y0 >= 0.0:
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(0.0, axes.dataLim.y1 * 1.05 or 1.0)
+    # Not 5 with 1e-5 above the axis, where the legend stands.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def legend(axes: Axes) -> None:

@@ -156,7 +156,8 @@ def _ratios(title: str, how: str, findings: Findings) -> Section:
     drawn = [
         (
             f"lag {_BUCKETS[bucket]}", [row["ordinal"] for row in found if row["tokens"]],
-            [row["effective_sample_tokens"] / row["tokens"] for row in found if row["tokens"]],
+            [_finite(row["effective_sample_tokens"]) / row["tokens"] for row in found
+             if row["tokens"]],
         )
         for bucket, found in by_bucket.items()
     ]  # fmt: skip
@@ -167,8 +168,15 @@ def _ratios(title: str, how: str, findings: Findings) -> Section:
     )  # fmt: skip
 
 
+def _finite(value: float | None) -> float:
+    """Return a measured number; ClickHouse's JSON has none for one that is not finite."""
+    return 0.0 if value is None else value
+
+
 def _of_bucket(bucket: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    tokens, sizes = (sum(r[name] for r in rows) for name in ("tokens", "effective_sample_tokens"))
+    tokens, sizes = (
+        sum(_finite(r[name]) for r in rows) for name in ("tokens", "effective_sample_tokens")
+    )
     newest = rows[-1]
     greatest = max((r["ratio_p99"] for r in rows if r["ratio_p99"] is not None), default=None)
     return (
