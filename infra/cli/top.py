@@ -49,7 +49,9 @@ _WORKERS = """SELECT w.worker AS worker, w.status AS status, w.starts AS starts,
   FROM workers_now AS w
   LEFT JOIN versions_served AS v ON w.run_id = v.run_id AND w.worker = v.worker
   WHERE w.run_id = {run_id:String} ORDER BY worker LIMIT 24"""
-_LETTERS = "SELECT sum(n) AS n FROM dead_letters_by_error WHERE run_id = {run_id:String}"
+# Records, each once: whoever met it wrote a letter of its own.
+_LETTERS = """SELECT uniqExact((origin_topic, origin_partition, origin_offset)) AS n
+  FROM dead_letters WHERE run_id = {run_id:String} AND kind IN ('', 'letter')"""
 
 
 @click.command()
@@ -117,7 +119,9 @@ def screen(asking: Asking) -> RenderableType:
         f"{_plain(flow.get('bound'))} the bound ({flow.get('bottleneck') or '-'})"
     )
     if letters := seen["dead_letters"]:
-        head.append(f"\n{letters} dead letters: `sluice dead-letters list`", style="red")
+        head.append(
+            f"\n{letters} records that could not be taken: `sluice dead-letters list`", style="red"
+        )
     return Group(
         head,
         _table("trajectories", seen["accounts"], ("outcome", "reason", "n")),

@@ -321,3 +321,15 @@ def test_top_tells_of_one_run_where_tables_hold_several(tables: Tables) -> None:
     for topic, record in (*other, (topics.DEAD_LETTERS, letter)):
         add(tables, topic, 100, record)
     assert seen() == before
+
+
+def test_top_counts_a_record_once_however_many_could_not_take_it(tables: Tables) -> None:
+    for consumer, offset in (("gate", 7), ("sink", 7), ("sink", 8)):
+        letter = made(
+            topics.DEAD_LETTERS, origin_topic="tokens.v1", origin_offset=offset,
+            error_class="PoisonRecordError", error="no schema", consumer=consumer,
+        )  # fmt: skip
+        add(tables, topics.DEAD_LETTERS, 100, letter)
+    seen = look(lambda statement: tables.ask(statement, {"run_id": RUN}))
+    assert seen["dead_letters"] == 2
+    assert int(tables.one("SELECT sum(n) AS n FROM dead_letters_by_error")["n"]) == 3
