@@ -11,7 +11,7 @@ import orjson
 
 from infra.cli.output import json_option, runs_option, show_json, show_table
 from infra.run.asking import ask
-from infra.run.folder import find
+from infra.run.folder import find, run_id_of
 from infra.run.naming import HOW, LAST
 from schemas.errors import SettingsError
 
@@ -49,7 +49,7 @@ def sql(
         raise click.UsageError("give a statement, or --canned NAME; --list names those")
     folder = find(name, directory)
     if canned is not None:
-        statement, values = _canned(canned, folder.root.name, quantity)
+        statement, values = _canned(canned, run_id_of(folder), quantity)
     else:
         statement, values = sys.stdin.read() if query == "-" else str(query), {}
     answer = ask(folder, statement, _FORMATS[form], values)

@@ -18,7 +18,7 @@ from rich.text import Text
 from infra.cli.output import json_option, run_argument, runs_option, show_json
 from infra.figures import readable
 from infra.run.asking import ask
-from infra.run.folder import RunFolder, find
+from infra.run.folder import RunFolder, find, run_id_of
 from infra.run.naming import LAST
 from schemas.errors import SluiceError
 
@@ -86,7 +86,7 @@ def top(name: str, directory: Path, every_s: float, once: bool, as_json: bool) -
 
 def _rows(folder: RunFolder, statement: str) -> Sequence[Row]:
     rows: Sequence[Row] = orjson.loads(
-        ask(folder, statement, "JSON", {"run_id": folder.root.name})
+        ask(folder, statement, "JSON", {"run_id": run_id_of(folder)})
     )["data"]
     return rows
 

@@ -227,6 +227,11 @@ def make(folder: RunFolder, start: RunStart, settings: Mapping[str, Any]) -> Non
     write_atomically(folder.start, json.dumps(body, indent=2).encode())
 
 
+def run_id_of(folder: RunFolder) -> RunId:
+    """Return the run of a folder, which may have been copied or renamed since."""
+    return read_start(folder).run_id if folder.start.exists() else RunId(folder.root.name)
+
+
 def read_start(folder: RunFolder) -> RunStart:
     """Return where a run began; raise SettingsError when the folder holds no run."""
     try:

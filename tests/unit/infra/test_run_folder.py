@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from infra.cli.sql import sql
+from infra.cli.top import top
 from infra.run import session
 from infra.run.bus import new_run_id
-from infra.run.folder import RunFolder, RunStart, conducting, find, make, read_start
+from infra.run.folder import RunFolder, RunStart, conducting, find, make, read_start, run_id_of
 from schemas.errors import SettingsError
 from schemas.ids import RunId
 
@@ -51,6 +55,35 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert read_start(folder) == start()
     assert folder.secret.stat().st_mode & 0o077 == 0
     assert folder.secret.read_bytes() not in folder.settings.read_bytes()
+
+
+def test_a_folder_under_another_name_is_still_its_run(tmp_path: Path) -> None:
+    folder = RunFolder(root=tmp_path / "run-a")
+    make(folder, start(), {})
+    copied = RunFolder(root=folder.root.rename(tmp_path / "kept for the paper"))
+    assert run_id_of(copied) == "run-a"
+    assert run_id_of(RunFolder(root=tmp_path / "run-b")) == "run-b"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [(sql, ["--canned", "run_summary", "--run"]), (top, ["--json"])]
+)
+def test_the_tables_of_a_folder_under_another_name_are_asked_for_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: click.Command, words: list[str]
+) -> None:
+    copied = RunFolder(root=tmp_path / "copy")
+    make(copied, start(), {})
+    asked: list[str] = []
+
+    def answer(folder: RunFolder, statement: str, form: str, values: dict[str, str]) -> bytes:
+        del folder, statement, form
+        asked.append(values["run_id"])
+        return b'{"meta": [], "data": []}'
+
+    monkeypatch.setattr(f"infra.cli.{command.name}.ask", answer)
+    done = CliRunner().invoke(command, [*words, str(copied.root)])
+    assert done.exit_code == 0, done.output
+    assert set(asked) == {"run-a"}
 
 
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
