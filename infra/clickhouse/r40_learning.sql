@@ -153,6 +153,7 @@ SELECT
   quantilesExact(0.5, 0.95, 0.99)(kl)[3] AS kl_p99,
   max(kl) AS kl_max, avg(reward) AS reward_mean
 FROM trained_members
+WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
 GROUP BY run_id, bucket;
 
 -- The learner's own measure of each step by lag bucket: quantiles of the token ratios and of the

@@ -38,8 +38,8 @@ def of_learning(findings: Findings, held_out: Mapping[str, str]) -> dict[str, Se
         ),
         "lag_buckets": (
             "Lag by bucket",
-            "Trained trajectories by their lag in updates, those of updates that a restore rolled "
-            "back included; KL in nats as above.",
+            "Trained trajectories by their lag in updates, without those of updates that a restore "
+            "rolled back; KL in nats as above.",
             _lag_buckets,
         ),
         "ratios": (

@@ -27,6 +27,7 @@ READ_WHOLE = {
     "token_accounts": (CLOSED, 1),
     "settled_lengths": (CLOSED, 1),
     "selection_by_length": (CLOSED, 1),
+    "policy_lag_by_bucket": (CLOSED, 1),
     "throughput": (CLOSED, 1),
     "throughput_by_minute": (CLOSED, 1),
     "exposure_wait_ms_samples": (TASKS, 1),

@@ -181,7 +181,9 @@ def again(epoch: int, at_s: float) -> tuple[Any, Any]:
 
 def test_what_a_restore_rolled_back_is_not_trained_twice(tables: Tables) -> None:
     before = tables.one("SELECT trained_tokens, trained_trajectories FROM throughput")
+    by_lag = rows(tables, "policy_lag_by_bucket")
     add(tables, topics.LEARNER_STEPS, 40, *again(2, 40))
+    assert rows(tables, "policy_lag_by_bucket") == by_lag
     flow = tables.one("SELECT * FROM throughput")
     assert {name: flow[name] for name in before} == before
     accounted = tables.one("SELECT sum(tokens) AS n FROM token_accounts WHERE outcome = 'trained'")
