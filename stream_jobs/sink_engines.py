@@ -12,6 +12,7 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -133,20 +134,33 @@ class EmbeddedEngine:
     def run(self, statement: str) -> bytes:
         """Run one of our own statements."""
         try:
-            answer: bytes = self._handle.query(statement, "TabSeparated").bytes() or b""
+            return self._answer(self._handle, statement, "TabSeparated")
         except self.faults:
             self._errors = None
             raise
-        return answer
 
     def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
         """Run a reading statement of others."""
         # Whatever it does wrong is counted among the engine's errors, and is no insert's.
         self._errors = None
-        answer: bytes = (
-            self._reader.query(statement, form, params=dict(parameters) or None).bytes() or b""
-        )
-        return answer
+        return self._answer(self._reader, statement, form, parameters)
+
+    def _answer(
+        self,
+        handle: Any,
+        statement: str,
+        form: str,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
+        """Return what a handle answers; chDB keeps what a query wrote before it failed and sets it
+        before the next answer of that handle, whoever asked, so that it is taken away here.
+        """
+        try:
+            answer: bytes = handle.query(statement, form, params=dict(parameters) or None).bytes()
+        except self.faults:
+            handle.query("SELECT 1", "Null").bytes()
+            raise
+        return answer or b""
 
     def close(self) -> None:
         """Release the folder."""

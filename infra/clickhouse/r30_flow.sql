@@ -25,6 +25,21 @@ UNION ALL
 SELECT run_id, 7, 'dropped', reason, uniqExact(episode)
 FROM gate_members WHERE outcome = 'drop' GROUP BY run_id, reason
 UNION ALL
+-- What was admitted and not trained when the learner closed the run.
+SELECT run_id, 7, 'dropped', 'run_ended', count()
+FROM (
+  SELECT run_id, episode FROM (
+    SELECT run_id, episode, true AS is_left FROM gate_members
+    WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
+    UNION ALL
+    SELECT run_id, episode, false FROM trained_members
+    UNION ALL
+    SELECT run_id, episode, false FROM skipped_members
+  )
+  GROUP BY run_id, episode HAVING min(is_left)
+)
+GROUP BY run_id
+UNION ALL
 SELECT run_id, 8, 'skipped', reason, uniqExact(episode)
 FROM skipped_members GROUP BY run_id, reason
 UNION ALL

@@ -22,6 +22,7 @@ TASKS = "SELECT count() FROM tasks"
 READ_WHOLE = {
     # Which runs are closed, which updates count and which environments there are is looked up.
     "trajectory_accounts": (CLOSED, 1),
+    "trajectory_funnel": (CLOSED, 1),
     "episode_fates": (CLOSED, 1),
     "episode_accounts": (CLOSED, 1),
     "token_accounts": (CLOSED, 1),

@@ -281,6 +281,8 @@ async def test_a_query_ends_at_its_limits_of_time_rows_and_memory_and_the_sink_g
     for asked, code in (
         ("SELECT sum(cityHash64(number)) FROM numbers(1000000000000)", 159),
         ("SELECT number FROM numbers(101)", 396),
+        ("SELECT number FROM numbers(1000001)", 396),
+        ("SELECT throwIf(number = 50000) FROM numbers(100000)", 395),
         ("SELECT length(groupArray(toString(number))) FROM numbers(1000000000)", 241),
         ("SELECT 1 SETTINGS max_execution_time = 600", 164),
         ("SELECT * FROM quantities WHERE run_id = {run:String} FORMAT x'; DROP TABLE t", 164),
@@ -291,6 +293,10 @@ async def test_a_query_ends_at_its_limits_of_time_rows_and_memory_and_the_sink_g
         told = error.value.read().decode()
         assert f"Code: {code}." in told or error.value.code == 403, (asked, told)
         assert time.monotonic() - began < 15, asked
+        # What it had written before it failed is no part of another's answer.
+        for form in ("TSVWithNames", "JSONEachRow"):
+            answer = sink.ask(f"SELECT 42 AS answer FORMAT {form}")
+            assert answer == ("answer\n42" if form == "TSVWithNames" else '{"answer":42}'), asked
     name = "x' OR 1 = 1; DROP TABLE token_commits; --"
     given = urllib.parse.urlencode({"param_run": name, "query": "SELECT {run:String} AS r"})
     url = json.loads(sink.address.read_text())["url"]

@@ -394,4 +394,8 @@ def test_what_was_admitted_and_not_trained_is_dropped_once_the_run_is_closed(
     assert after == {key: n for key, n in before.items() if key[0] != "pending"} | {
         ("dropped", "run_ended"): 1
     }
+    dropped = "SELECT reason, n FROM trajectory_funnel WHERE stage = 'dropped' ORDER BY reason"
+    assert [(row["reason"], row["n"]) for row in tables.ask(dropped)] == [
+        ("lag", 1), ("run_ended", 1),
+    ]  # fmt: skip
     tables.close()

@@ -336,7 +336,7 @@ async function renew() {
   } catch (error) {
     if (error instanceof Outdated) return;
     $("state").className = "failed";
-    $("state").textContent = `no answer: ${error.message}`;
+    $("state").textContent = `no answer: ${error.message} (a sink that died is started again while its run goes on; of a run that is over the page is served by "sluice dashboard")`;
   } finally {
     busy = false;
     restUntil = performance.now() + REST * (performance.now() - began);
