@@ -85,7 +85,13 @@ def _fill(broker: Broker, records: int) -> None:
     )  # fmt: skip
     for number in range(records):
         frame, partition = frames[number % len(frames)]
-        producer.produce(full, frame, None, partition)
+        while True:
+            try:
+                producer.produce(full, frame, None, partition)
+                break
+            except BufferError:
+                # The broker takes them more slowly than they are made.
+                producer.poll(0.1)
         if number % 1_000 == 0:
             producer.poll(0)
     assert producer.flush(_DEADLINE_S) == 0

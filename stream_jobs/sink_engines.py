@@ -202,6 +202,8 @@ class ServerEngine:
             "result_overflow_mode": "throw",
             "max_memory_usage": str(limits.memory_bytes_max),
             "readonly": "1",
+            # Or it answers with 200 and rows, and tells behind them that it failed.
+            "wait_end_of_query": "1",
         }
 
     def insert(self, table: str, data: pa.Table, settings: Mapping[str, str]) -> None:

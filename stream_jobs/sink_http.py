@@ -9,6 +9,7 @@ and time; the address file exists exactly while the endpoint listens.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Mapping
@@ -30,6 +31,11 @@ _SHUTDOWN_S = 2.0
 _DEFAULT_FORMAT = "TabSeparated"
 _READONLY = 164
 _BUSY = 202
+_OF_LIMITS = frozenset({158, 159, 160, 241, 307, 396})
+"""Codes of a query that would take too much: rows, time, memory."""
+_OF_NAMES = frozenset({46, 47, 60, 73, 81})
+"""Codes of what there is not: function, column, table, format, database."""
+_TWICE = re.compile(r"^(?:Code: \d+\. DB::Exception: )+(?=Code: )")
 _TYPES = {
     "JSON": "application/json; charset=UTF-8",
     "JSONCompact": "application/json; charset=UTF-8",
@@ -129,7 +135,7 @@ class Endpoint:
                 answer = await self._store.ask(statement.text, form, _parameters(request.query))
         except RejectedError as error:
             code = engine_code(error.message) or 0
-            return _refusal(403 if code == _READONLY else 500, code, error.message)
+            return _refusal(_status(code), code, error.message)
         finally:
             self._waiting -= 1
         headers = {
@@ -153,7 +159,17 @@ def _parameters(query: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _status(code: int) -> int:
+    """Return the status of what the engine refused, as a server of ClickHouse has it."""
+    if code == _READONLY:
+        return 403
+    if code in _OF_NAMES:
+        return 404
+    return 500 if code in _OF_LIMITS else 400
+
+
 def _refusal(status: int, code: int, message: str) -> web.Response:
+    message = _TWICE.sub("", message)
     text = message if message.startswith("Code: ") else f"Code: {code}. DB::Exception: {message}"
     return web.Response(
         status=status, text=text + "\n", headers={"X-ClickHouse-Exception-Code": str(code)}

@@ -42,6 +42,10 @@ def sql(
     `SHOW TABLES` lists all. docs/metrics.md says what each holds. JSON is a list of objects.
     """
     form = "json" if as_json else form
+    if is_list and (query, canned, quantity) != (None, None, None):
+        raise click.UsageError("--list asks nothing: leave the statement and other options out")
+    if quantity is not None and canned is None and not is_list:
+        raise click.UsageError("--quantity belongs to `--canned quantity_over_time`")
     if is_list:
         _list(as_json=form == "json")
         return
@@ -85,6 +89,8 @@ def _canned(name: str, run_id: str, quantity: str | None) -> tuple[str, dict[str
         raise SettingsError(f"there is no canned query {name}", hint=near)
     given = {"run_id": run_id} | ({} if quantity is None else {"quantity": quantity})
     needed = BY_NAME[name].parameters
+    if quantity is not None and "quantity" not in needed:
+        raise click.UsageError(f"{name} asks about no quantity")
     for parameter in needed:
         if parameter not in given:
             raise SettingsError(f"{name} asks about one {parameter}", hint=f"give --{parameter}")

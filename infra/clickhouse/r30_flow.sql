@@ -316,14 +316,6 @@ SELECT
 FROM learner_events
 WHERE kind = 'step';
 
--- Where each wait for a batch began (sign -1) and ended (sign 1). Unit: us.
-CREATE OR REPLACE VIEW wait_edges AS
-SELECT run_id, epoch, number, edge.1 AS at, edge.2 AS sign
-FROM (
-  SELECT run_id, epoch, number, arrayJoin([(wait_began, -1), (wait_ended, 1)]) AS edge
-  FROM step_times
-);
-
 -- When nine tenths of a batch stood on gated. Unit: us.
 CREATE OR REPLACE VIEW batches_gated AS
 SELECT m.run_id AS run_id, m.epoch AS epoch, m.number AS number,
@@ -334,63 +326,74 @@ ON m.run_id = g.run_id AND m.partition = toInt64(g.src_partition)
   AND m.offset = toInt64(g.src_offset)
 GROUP BY run_id, epoch, number;
 
--- How long workers stood still in each wait, averaged over them. Unit: us. How long a worker did is
--- what it had by the end less what it had by the beginning, so that a pause counts in each of
--- several waits that it reaches into. Edges and pauses are looked through in the order of time and
--- not joined by it: a filter on the run does not reach the right side of such a join.
-CREATE OR REPLACE VIEW waits_refreshed AS
-SELECT p.run_id AS run_id, p.epoch AS epoch, p.number AS number,
-  sum(p.sign * (p.paused_us + least(p.at, p.ended) - p.began)) / any(w.workers) AS us
+-- One row a step: its wait for a batch, and what else there was meanwhile. Unit: us. refreshed_us is
+-- how long workers stood still in it, averaged over them, idle_us how long no episode ran; of the
+-- whole run, run_us is how long all episodes ran, exposure_us how long tokens waited for the broker.
+--
+-- Everything lies on one line of time and is looked through once: a join by time would not let a
+-- filter on the run reach its right side, and each join takes the engine longer to plan than to make.
+-- n intervals had begun and not ended by a moment, and s is the sum of their beginnings less that of
+-- the ends that were: n * moment - s is how long all lasted until then. s may pass 2^63 and come
+-- back; the difference is right all the same.
+CREATE OR REPLACE VIEW step_waits AS
+WITH CAST(map(), 'Map(LowCardinality(String), Int64)') AS none
+SELECT
+  run_id, epoch, number, max(of_ordinal) AS ordinal, max(waited) AS wait_us,
+  maxIf(moment, sign = -1) AS wait_began, maxIf(moment, sign = 1) AS wait_ended,
+  anyIf(phases, sign = 1) AS phases_us, max(late) AS late_us,
+  sum(sign * (pauses_n * moment - pauses_s)) / greatest(1, max(workers_n)) AS refreshed_us,
+  sum(sign * (gaps_n * moment - gaps_s)) AS idle_us,
+  max(ran) AS run_us, max(exposed) AS exposure_us
 FROM (
-  SELECT run_id, epoch, number, at, sign, max(pause_began) OVER so_far AS began,
-    max(pause_ended) OVER so_far AS ended, sum(us) OVER so_far - (ended - began) AS paused_us
+  SELECT
+    run_id, epoch, number, of_ordinal, waited, moment, sign, phases, late,
+    sum(pause) OVER so_far AS pauses_n, sum(pause * moment) OVER so_far AS pauses_s,
+    sum(gap) OVER so_far AS gaps_n, sum(gap * moment) OVER so_far AS gaps_s,
+    max(workers) OVER so_far AS workers_n, max(run) OVER so_far AS ran,
+    max(exposure) OVER so_far AS exposed
   FROM (
-    SELECT e.run_id AS run_id, e.epoch AS epoch, e.number AS number, e.at AS at, e.sign AS sign,
-      one.worker AS worker, 0 AS pause_began, 0 AS pause_ended, 0 AS us
-    FROM wait_edges AS e
-    JOIN (SELECT DISTINCT run_id, worker_id AS worker FROM refreshes) AS one
-    ON e.run_id = one.run_id
+    SELECT
+      run_id, epoch, number, ordinal AS of_ordinal, wait_us AS waited, edge.1 AS moment,
+      edge.2 AS sign, phases_us AS phases, 0 AS late, 0 AS pause, 0 AS gap, 0 AS workers, 0 AS run,
+      0 AS exposure
+    FROM step_times ARRAY JOIN [(wait_began, -1), (wait_ended, 1)] AS edge
     UNION ALL
-    SELECT run_id, 0, 0, toUnixTimestamp64Micro(at) - pause_us AS began, 0, worker_id, began,
-      toUnixTimestamp64Micro(at), pause_us
-    FROM refreshes WHERE pause_us > 0
-  )
-  WINDOW so_far AS (PARTITION BY run_id, worker ORDER BY at)
-) AS p
-JOIN (SELECT run_id, uniqExact(worker_id) AS workers FROM refreshes GROUP BY run_id) AS w
-ON p.run_id = w.run_id
-WHERE p.sign != 0
-GROUP BY run_id, epoch, number;
-
--- How long no episode ran in each wait, and how long all episodes ran in the whole run. Unit: us.
--- After as many had begun as have ended none runs, until the next begins: a gap. An empty one before
--- all others carries how long all ran, so that attempts are read once.
-CREATE OR REPLACE VIEW waits_idle AS
-SELECT run_id, epoch, number, max(all_us) AS run_us,
-  sum(sign * (idle_us + least(at, ended) - began)) AS us
-FROM (
-  SELECT run_id, epoch, number, at, sign, max(gap_began) OVER so_far AS began,
-    max(gap_ended) OVER so_far AS ended, sum(gap_us) OVER so_far - (ended - began) AS idle_us,
-    max(run_us) OVER so_far AS all_us
-  FROM (
-    SELECT run_id, epoch, number, at, sign, 0 AS gap_began, 0 AS gap_ended, 0 AS gap_us, 0 AS run_us
-    FROM wait_edges
+    SELECT run_id, epoch, number, 0, 0, 0, 0, none, late_us, 0, 0, 0, 0, 0 FROM batches_gated
     UNION ALL
-    SELECT run_id, 0, 0, gap.1, 0, gap.1, gap.2, gap.2 - gap.1, run_us
+    SELECT run_id, 0, 0, 0, 0, edge.1, 0, none, 0, edge.2, 0, 0, 0, 0
+    FROM refreshes
+    ARRAY JOIN [
+      (toUnixTimestamp64Micro(at) - pause_us, 1), (toUnixTimestamp64Micro(at), -1)
+    ] AS edge
+    WHERE pause_us > 0
+    UNION ALL
+    SELECT run_id, 0, 0, 0, 0, 0, 0, none, 0, 0, 0, uniqExact(worker_id), 0, 0
+    FROM refreshes GROUP BY run_id
+    UNION ALL
+    SELECT run_id, 0, 0, 0, 0, edge.1, 0, none, 0, 0, edge.2, 0, run_us, 0
     FROM (
+      -- After as many had begun as have ended none runs, until the next begins. A moment without a
+      -- gap before all others tells how long all ran where there is no gap.
       SELECT run_id, sum(one.ended - one.began) AS run_us,
-        arrayPushFront(arrayFilter(gap -> gap.2 > gap.1, arrayZip(
-          arrayPopBack(arraySort(groupArray(one.ended))),
-          arrayPopFront(arraySort(groupArray(one.began)))
-        )), (toInt64(0), toInt64(0))) AS gaps
+        arrayPushFront(arrayFlatten(arrayMap(gap -> [(gap.1, 1), (gap.2, -1)], arrayFilter(
+          gap -> gap.2 > gap.1,
+          arrayZip(
+            arrayPopBack(arraySort(groupArray(one.ended))),
+            arrayPopFront(arraySort(groupArray(one.began)))
+          )
+        ))), (0, 0)) AS edges
       FROM episode_runs AS one GROUP BY run_id
     )
-    ARRAY JOIN gaps AS gap
+    ARRAY JOIN edges AS edge
+    UNION ALL
+    SELECT run_id, 0, 0, 0, 0, 0, 0, none, 0, 0, 0, 0, 0, sum(q.s) * 1000
+    FROM quantity_1m AS q WHERE quantity = 'exposure_wait_ms' GROUP BY run_id
   )
-  WINDOW so_far AS (PARTITION BY run_id ORDER BY at)
+  WINDOW so_far AS (PARTITION BY run_id ORDER BY moment)
 )
-WHERE sign != 0
-GROUP BY run_id, epoch, number;
+WHERE sign != 0 OR late > 0
+GROUP BY run_id, epoch, number
+HAVING countIf(sign = 1) > 0;
 
 -- Where the learner's time went. Waiting for a batch is given to its causes one after the other, so
 -- that causes and phases sum to the whole: refresh, while workers stood still (averaged over them);
@@ -399,7 +402,7 @@ GROUP BY run_id, epoch, number;
 -- batch_not_full, the rest.
 CREATE OR REPLACE VIEW wait_attribution AS
 WITH
-  least(wait_us, toInt64(refresh_us)) AS refresh,
+  least(wait_us, toInt64(refreshed_us)) AS refresh,
   least(wait_us - refresh, toInt64(greatest(0, wait_ended - greatest(wait_began, late_us))))
     AS straggler_if,
   if(late_us > 0, straggler_if, 0) AS straggler,
@@ -419,23 +422,7 @@ WITH
   ) AS parts
 SELECT
   run_id, epoch, ordinal, part.1 AS kind, part.2 AS cause, part.3 / 1000000 AS spent_s
-FROM (
-  SELECT s.run_id AS run_id, s.epoch AS epoch, s.ordinal AS ordinal, s.wait_us AS wait_us,
-    s.wait_began AS wait_began, s.wait_ended AS wait_ended, s.phases_us AS phases_us,
-    r.us AS refresh_us, b.late_us AS late_us, i.us AS idle_us, w.us AS exposure_us,
-    max(i.run_us) OVER (PARTITION BY s.run_id) AS run_us
-  FROM step_times AS s
-  LEFT JOIN waits_refreshed AS r
-  ON s.run_id = r.run_id AND s.epoch = r.epoch AND s.number = r.number
-  LEFT JOIN batches_gated AS b
-  ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.number = b.number
-  LEFT JOIN waits_idle AS i
-  ON s.run_id = i.run_id AND s.epoch = i.epoch AND s.number = i.number
-  LEFT JOIN (
-    SELECT run_id, sum(q.s) * 1000 AS us FROM quantity_1m AS q
-    WHERE quantity = 'exposure_wait_ms' GROUP BY run_id
-  ) AS w ON s.run_id = w.run_id
-)
+FROM step_waits
 -- The function arrayJoin would keep a filter on the run from reaching the rows.
 ARRAY JOIN parts AS part
 WHERE spent_s != 0;

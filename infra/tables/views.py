@@ -189,16 +189,10 @@ VIEWS: tuple[View, ...] = (
         meaning="when in each step the learner waited for its batch",
     ),
     View(
-        name="wait_edges", columns="run_id epoch number at sign",
-        meaning="where each of these waits began (sign -1) and ended (sign 1); unit: us",
-    ),
-    View(
-        name="waits_refreshed", columns="run_id epoch number us",
-        meaning="how long workers stood still in each of these waits, averaged over them; unit: us",
-    ),
-    View(
-        name="waits_idle", columns="run_id epoch number run_us us",
-        meaning="how long no episode ran in each of these waits; unit: us",
+        name="step_waits",
+        columns="run_id epoch number ordinal wait_us wait_began wait_ended phases_us late_us "
+        "refreshed_us idle_us run_us exposure_us",
+        meaning="each of these waits, and what else there was meanwhile; unit: us",
     ),
     View(
         name="batches_gated", columns="run_id epoch number late_us",

@@ -329,20 +329,26 @@ async def test_clients_read_over_http_and_nothing_can_be_written(
     asked = urllib.parse.urlencode({"query": "SELECT 1 AS one FORMAT JSONEachRow"})
     with urllib.request.urlopen(f"{where['url']}/?{asked}", timeout=10) as answer:
         assert json.loads(answer.read()) == {"one": 1}
-    for refused in (
-        "DROP TABLE token_commits",
-        "INSERT INTO tasks (run_id) VALUES ('x')",
-        "SELECT 1 SETTINGS readonly = 0",
-        "SELECT 1 INTO OUTFILE '/dev/null'",
-        "SELECT * FROM file('/etc/passwd', 'LineAsString')",
-        "SELECT 1; DROP TABLE token_commits",
-        "SELECT number FROM numbers(5000)",
-        "SELECT nonsense FROM token_commits",
+    for refused, status in (
+        ("DROP TABLE token_commits", 403),
+        ("INSERT INTO tasks (run_id) VALUES ('x')", 403),
+        ("SELECT 1 SETTINGS readonly = 0", 403),
+        ("SELECT 1 INTO OUTFILE '/dev/null'", 403),
+        ("SELECT * FROM file('/etc/passwd', 'LineAsString')", 403),
+        ("SELECT 1; DROP TABLE token_commits", 403),
+        ("SELECT number FROM numbers(5000)", 500),
+        ("SELECT nonsense FROM token_commits", 404),
+        ("SELECT * FROM nonsense", 404),
+        ("SELECT 1 FORMAT Nonsense", 404),
+        ("SELEC 1", 403),
+        ("SELECT 1 +", 400),
+        ("SELECT {run:String}", 400),
     ):
         with pytest.raises(urllib.error.HTTPError) as error:
             sink.ask(refused)
-        assert error.value.code in (403, 500), refused
-        assert b"Code: " in error.value.read()
+        told = error.value.read()
+        assert error.value.code == status, (refused, told)
+        assert told.count(b"Code: ") == 1, told
     assert sink.ask("SELECT count() FROM token_commits") == "50"
     (sink.folder / "start.json").write_text("{}")
     folder = find(str(sink.folder), tmp_path)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.run.worker import table_definitions
+from schemas.errors import RejectedError
 from schemas.topics import TOKENS
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.sink import Sink
@@ -105,3 +106,11 @@ async def test_two_sinks_of_a_run_at_once_leave_every_row_exactly_once_also_when
     assert await stores[0].rows(asked) == [("200",)]
     for store in stores:
         await store.close()
+
+
+async def test_a_query_that_fails_half_way_is_refused_and_no_answer(url: str) -> None:
+    store = await opened(url)
+    with pytest.raises(RejectedError, match="Value passed to 'throwIf"):
+        await store.ask("SELECT throwIf(number = 5) FROM numbers(10)", "TabSeparated", {})
+    assert await store.ask("SELECT 42", "TabSeparated", {}) == b"42\n"
+    await store.close()

@@ -200,6 +200,21 @@ def test_what_a_restore_rolled_back_is_not_trained_twice(tables: Tables) -> None
     assert rows(tables, "steps_counted") == [(1, 2)]
 
 
+def test_what_was_measured_on_no_token_is_not_zero(tables: Tables) -> None:
+    measures = "kl_nats, entropy_nats, gate_fraction_ratio, ratio_p50, ratio_p95, ratio_p99"
+    names = ("kl_nats", "entropy_nats", "gate_fraction_ratio", "ratio_p50_ratio")
+    step = made(
+        topics.LEARNER_STEPS, kind="step", epoch=1, number=2, ordinal=2, learner_id="learner-0",
+        metrics={"measured_tokens": 0.0} | dict.fromkeys(names, 0.0),
+    )  # fmt: skip
+    add(tables, topics.LEARNER_STEPS, 60, step)
+    one = tables.one(f"SELECT {measures} FROM learning_by_step WHERE ordinal = 2")
+    assert set(one.values()) == {None}
+    assert tables.one("SELECT kl_nats FROM learning_by_step WHERE ordinal = 1") == {
+        "kl_nats": 0.005
+    }
+
+
 def test_failures_lower_the_effective_rate_and_leave_what_was_sampled(tables: Tables) -> None:
     tables.roll()
     before = tables.one("SELECT * FROM throughput")

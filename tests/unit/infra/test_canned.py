@@ -79,7 +79,16 @@ def test_the_command_lists_the_questions_without_a_run() -> None:
     assert [row["name"] for row in json.loads(done.stdout)] == [one.name for one in QUESTIONS]
 
 
-@pytest.mark.parametrize("words", [[], ["SELECT 1", "--canned", "run_summary"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["SELECT 1", "--canned", "run_summary"],
+        ["--list", "SELECT 1"],
+        ["--list", "--quantity", "ttft_ms"],
+        ["SELECT 1", "--quantity", "ttft_ms"],
+    ],
+)
 def test_the_command_asks_one_thing(words: list[str]) -> None:
     assert CliRunner().invoke(sql, words).exit_code == 2
 
@@ -107,6 +116,8 @@ def test_the_command_gives_a_canned_query_its_run_and_what_it_asks_about(
     mistyped = CliRunner().invoke(sql, [*words, "--quantity", "tft_ms"])
     assert isinstance(mistyped.exception, SettingsError)
     assert "ttft_ms" in mistyped.exception.hint
+    aimless = CliRunner().invoke(sql, ["--canned", "run_summary", "--quantity", "ttft_ms"])
+    assert aimless.exit_code == 2
     unknown = CliRunner().invoke(sql, ["--canned", "lag_step_by_step"])
     assert isinstance(unknown.exception, SettingsError)
     assert "lag_steps_by_step" in unknown.exception.hint

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,9 @@ def test_what_people_see_rounded_is_exact_in_json() -> None:
 
 def test_bench_without_a_name_lists_and_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} was imported")
+        raise AssertionError(f"{name} was run")
 
-    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr(bench, "alone", refuse)
     listed = CliRunner().invoke(bench.bench, [])
     assert listed.exit_code == 0
     assert all(name in listed.stdout for name in (*bench.BENCHES, "all"))
@@ -118,19 +118,25 @@ def test_bench_without_a_name_lists_and_runs_nothing(monkeypatch: pytest.MonkeyP
 def test_bench_says_what_it_runs_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    class Module:
-        @staticmethod
-        def run() -> list[dict[str, Any]]:
-            return []
+    def run(module: str) -> list[dict[str, Any]]:
+        ran.append(module)
+        return []
 
-    def load(name: str) -> type[Module]:
-        ran.append(name)
-        return Module
-
-    monkeypatch.setattr(importlib, "import_module", load)
+    monkeypatch.setattr(bench, "alone", run)
     result = CliRunner().invoke(bench.bench, ["all"])
     assert ran == [one.module for one in bench.BENCHES.values()]
     assert f"measuring {', '.join(bench.BENCHES)}: about" in result.stderr
+
+
+def test_a_measurement_runs_alone_and_what_it_prints_is_no_part_of_the_table(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert bench.alone("tests.support.loud_measurement") == [{"name": "loud", "value": 1}]
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "noise" in captured.err
+    with pytest.raises(subprocess.SubprocessError):
+        bench.alone("tests.support.no_measurement")
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
