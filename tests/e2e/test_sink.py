@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from infra.cli.sql import ask
+from infra.run.asking import ask
 from infra.run.folder import find
 from infra.topic_admin import create_topics
 from schemas.errors import RejectedError

@@ -395,7 +395,5 @@ def test_what_was_admitted_and_not_trained_is_dropped_once_the_run_is_closed(
         ("dropped", "run_ended"): 1
     }
     dropped = "SELECT reason, n FROM trajectory_funnel WHERE stage = 'dropped' ORDER BY reason"
-    assert [(row["reason"], row["n"]) for row in tables.ask(dropped)] == [
-        ("lag", 1), ("run_ended", 1),
-    ]  # fmt: skip
+    assert [tuple(row.values()) for row in tables.ask(dropped)] == [("lag", 1), ("run_ended", 1)]
     tables.close()
