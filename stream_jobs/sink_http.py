@@ -31,8 +31,8 @@ _SHUTDOWN_S = 2.0
 _DEFAULT_FORMAT = "TabSeparated"
 _READONLY = 164
 _BUSY = 202
-_OF_LIMITS = frozenset({158, 159, 160, 241, 307, 396})
-"""Codes of a query that would take too much: rows, time, memory."""
+_OF_WRITING = frozenset({6, 27, 36, 41, 42, 43, 53, 62, 184, 215, 456})
+"""Codes of a statement that is written wrong: syntax, types, arguments, a parameter not given."""
 _OF_NAMES = frozenset({46, 47, 60, 73, 81})
 """Codes of what there is not: function, column, table, format, database."""
 _TWICE = re.compile(r"^(?:Code: \d+\. DB::Exception: )+(?=Code: )")
@@ -160,12 +160,12 @@ def _parameters(query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _status(code: int) -> int:
-    """Return the status of what the engine refused, as a server of ClickHouse has it."""
+    """Return the status of what the engine refused: 500 unless it is known to be the caller's."""
     if code == _READONLY:
         return 403
     if code in _OF_NAMES:
         return 404
-    return 500 if code in _OF_LIMITS else 400
+    return 400 if code in _OF_WRITING else 500
 
 
 def _refusal(status: int, code: int, message: str) -> web.Response:

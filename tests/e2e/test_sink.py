@@ -343,6 +343,7 @@ async def test_clients_read_over_http_and_nothing_can_be_written(
         ("SELEC 1", 403),
         ("SELECT 1 +", 400),
         ("SELECT {run:String}", 400),
+        ("SELECT throwIf(1)", 500),
     ):
         with pytest.raises(urllib.error.HTTPError) as error:
             sink.ask(refused)

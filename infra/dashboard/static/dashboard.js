@@ -10,6 +10,7 @@ const RUNS_MAX = 200;
 const EVERY_MS = 5000;
 const ANSWER_MS = 20000;
 const REST = 9;
+const REST_MAX_MS = 60000;
 const $ = (id) => document.getElementById(id);
 const plots = new Map();
 
@@ -314,7 +315,7 @@ function figures({ since, updates }, rates, sums) {
 }
 
 // The sink answers on the thread on which it writes: after a look it is left alone for REST times as
-// long as the look took, so that a page of a long run takes a tenth of it at most.
+// long as the look took, so that a page of a long run takes a tenth of it, but for a minute at most.
 let busy = false;
 let restUntil = 0;
 async function renew() {
@@ -339,7 +340,7 @@ async function renew() {
     $("state").textContent = `no answer: ${error.message} (a sink that died is started again while its run goes on; of a run that is over the page is served by "sluice dashboard")`;
   } finally {
     busy = false;
-    restUntil = performance.now() + REST * (performance.now() - began);
+    restUntil = performance.now() + Math.min(REST_MAX_MS, REST * (performance.now() - began));
     if (chosen !== choice) { restUntil = 0; renew(); }
   }
 }
