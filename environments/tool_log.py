@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from environments.lease_facts import Lease, Writer
 from schemas.deadline import Deadline
@@ -22,13 +22,8 @@ from schemas.records.tool_event import ToolEvent
 from schemas.rules.tools import ToolLog
 from schemas.topics import TOOL_EVENTS
 
-_Name: TypeAlias = tuple[EpisodeId, ToolEventKind, int, str]
 F = TypeVar("F")
 _READERS_MAX = 4
-
-
-def _name(event: ToolEvent) -> _Name:
-    return event.episode_id, event.kind, event.attempt, event.call_key
 
 
 class ToolLogShell:
@@ -40,13 +35,12 @@ class ToolLogShell:
         self._fences: OrderedDict[EpisodeId, int] = OrderedDict()
         self._next: dict[int, int] = {}
         self._passing: dict[int, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
-        self._seeking: dict[_Name, asyncio.Future[int]] = {}
         self._readers = asyncio.Semaphore(_READERS_MAX)
 
     def take(self, message: Message) -> None:
         """Take the next record of the tail, poisoned ones included: they only move it on."""
         if isinstance(message, Delivered):
-            self._note(message.offset, message.record)
+            self._note(message.record)
         partition, offset = message.partition, message.offset
         self._next[partition] = offset + 1
         still = []
@@ -57,7 +51,7 @@ class ToolLogShell:
                 future.set_result(None)
         self._passing[partition] = still
 
-    def _note(self, offset: int, event: ToolEvent) -> None:
+    def _note(self, event: ToolEvent) -> None:
         if event.run_id != self._context.run_id:
             return
         if event.kind is ToolEventKind.FENCE:
@@ -65,25 +59,13 @@ class ToolLogShell:
             self._fences[event.episode_id] = highest
             if len(self._fences) > self._fences_max:
                 self._fences.popitem(last=False)
-        if event.incarnation == self._context.incarnation:
-            future = self._seeking.get(_name(event))
-            if future is not None and not future.done():
-                future.set_result(offset)
 
     async def write(self, event: ToolEvent, *, deadline: Deadline) -> int:
-        """Append a record and return its offset, read back where the acknowledgement names none.
+        """Append a record and return its offset.
 
-        Raises RejectedError, UnknownOutcomeError, TransientError when the read-back takes too long.
+        Raises RejectedError, UnknownOutcomeError.
         """
-        seeking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._seeking[_name(event)] = seeking
-        try:
-            acked = await self._context.producer.send(TOOL_EVENTS, event, deadline=deadline)
-            if acked.offset is not None:
-                return acked.offset
-            return await self._within(seeking, deadline)
-        finally:
-            del self._seeking[_name(event)]
+        return (await self._context.producer.send(TOOL_EVENTS, event, deadline=deadline)).offset
 
     async def is_clear(self, lease: Lease, offset: int, *, deadline: Deadline) -> bool:
         """Read back to an Intent and return whether no higher Fence stands before it.

@@ -33,7 +33,7 @@ class DurableTokens:
     def __post_init__(self) -> None:
         match self.proof:
             case Acked(offset=offset):
-                sound = offset is not None and offset >= 0
+                sound = offset >= 0
             case Delivered(record=record):
                 sound = record is self.record
         if not sound or not 0 <= self.count <= self.record.count:
@@ -45,9 +45,7 @@ class DurableTokens:
     @property
     def offset(self) -> int:
         """Offset in tokens.v1. Unit: records."""
-        offset = self.proof.offset
-        assert offset is not None, "checked when it was made"
-        return offset
+        return self.proof.offset
 
     @property
     def ids(self) -> tuple[int, ...]:

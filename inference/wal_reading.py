@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.deadline import Deadline
-from schemas.ports import Consumers, Delivered, LogReader, Poisoned
+from schemas.ports import Consumers, Delivered, Poisoned
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import EpisodeWal, Verdict
 from schemas.topics import TOKENS
@@ -34,18 +34,17 @@ async def read_prefix(
     partition: int,
     floor: int,
     fence: TokenCommit,
-    fence_offset: int | None,
+    fence_offset: int,
     deadline: Deadline,
 ) -> Prefix:
     """Read [floor, fence] of the partition and return what counts of the fence's episode.
 
-    Without a fence offset (an acknowledgement that lacked it) the fence is found by its writer and
-    number. Raises TransientError when the deadline passes.
+    Raises TransientError when the deadline passes.
     """
     reader = consumers.reader({TOKENS: {partition: floor}})
     try:
-        end = fence_offset + 1 if fence_offset is not None else await _end(reader, partition)
-        messages = await reader.read_to({(TOKENS.name, partition): end}, deadline=deadline)
+        place = (TOKENS.name, partition)
+        messages = await reader.read_to({place: fence_offset + 1}, deadline=deadline)
     finally:
         await reader.close()
     wal = EpisodeWal()
@@ -61,41 +60,11 @@ async def read_prefix(
             continue
         delivered[message.offset] = message
         verdict = wal.take(message.offset, record)
-        at_fence = fence_offset is None or message.offset == fence_offset
-        if at_fence and same_record(record, fence):
-            return Prefix(
-                wal=wal, delivered=delivered, fence_offset=message.offset, verdict=verdict
-            )
+        if message.offset == fence_offset and same_record(record, fence):
+            return Prefix(wal=wal, delivered=delivered, fence_offset=fence_offset, verdict=verdict)
     # The fence was acknowledged, so its bytes must have been damaged in the log: it counts for
     # nobody.
     return Prefix(wal=wal, delivered=delivered, fence_offset=-1, verdict=Verdict.UNDECODABLE)
-
-
-async def find_record(
-    consumers: Consumers,
-    *,
-    partition: int,
-    after: int,
-    wanted: TokenCommit,
-    deadline: Deadline,
-) -> Delivered[Any] | None:
-    """Return the record with the same writer, fence number and seq, or None when the log does not
-    hold it.
-    """
-    reader = consumers.reader({TOKENS: {partition: after}})
-    try:
-        end = await _end(reader, partition)
-        messages = await reader.read_to({(TOKENS.name, partition): end}, deadline=deadline)
-    finally:
-        await reader.close()
-    for message in messages:
-        if isinstance(message, Delivered) and same_record(message.record, wanted):
-            return message
-    return None
-
-
-async def _end(reader: LogReader, partition: int) -> int:
-    return (await reader.ends(TOKENS, [partition]))[partition]
 
 
 def same_record(one: TokenCommit, other: TokenCommit) -> bool:

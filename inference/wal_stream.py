@@ -226,8 +226,6 @@ class EpisodeStream:
         if self.broken is not None:
             return
         match pending.result():
-            case Acked(offset=None):
-                self._writer.read_back(self, entry.record, lambda acked: self._ack(entry, acked))
             case Acked() as acked:
                 self._ack(entry, acked)
             case Rejected(reason):
@@ -237,12 +235,7 @@ class EpisodeStream:
                 self._writer.unknown(f"the outcome of a commit is unknown: {reason}")
                 self._lose(f"the outcome of a commit is unknown: {reason}")
 
-    def _ack(self, entry: _Entry, acked: Acked | None) -> None:
-        if self.broken is not None:
-            return
-        if acked is None:
-            self._lose("an acknowledged commit could not be read back")
-            return
+    def _ack(self, entry: _Entry, acked: Acked) -> None:
         entry.acked = acked
         self._writer.measure(self._writer.monotonic_us() - entry.offered_us)
         while self._unsettled and (proof := self._unsettled[0].acked) is not None:

@@ -14,20 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inference.refusals import Code, RefusedError, refence
-from inference.wal_reading import Prefix, find_record, floor_of, read_prefix
+from inference.wal_reading import Prefix, floor_of, read_prefix
 from inference.wal_stream import EpisodeStream, FenceIdentity
 from schemas.deadline import Deadline
 from schemas.enums import TokenKind
 from schemas.errors import RejectedError, TransientError, UnknownOutcomeError
 from schemas.ids import EpisodeId, RunId, WorkerId, group_of_episode
 from schemas.partition import partition_of
-from schemas.ports import Acked, Context, Pending
+from schemas.ports import Context, Pending
 from schemas.records.token_commit import TokenCommit
 from schemas.rules.wal import FenceId, Verdict
 from schemas.topics import TOKENS
 
 _READERS_MAX = 8
-_READ_BACK_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,6 @@ class WalWriter:
         self._partitions = 0
         self._renewal: asyncio.Task[None] | None = None
         self._readers = asyncio.Semaphore(_READERS_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
         self.unknown_outcomes = 0
         """How often an outcome was unknown and the producer was renewed."""
 
@@ -141,7 +139,7 @@ class WalWriter:
         )
         fence = self._fence(identity)
         offset = await self._append(fence, deadline)
-        if request.is_first and request.attempt == 1 and offset is not None:
+        if request.is_first and request.attempt == 1:
             # Nothing of the episode can stand before its first attempt's first fence.
             return Opened(stream=self._stream(identity, offset, None), prefix=None)
         prefix = await self._read(identity, fence, offset, request.tokens_floor, deadline)
@@ -158,16 +156,6 @@ class WalWriter:
             return
         self.unknown_outcomes += 1
         self._renewal = asyncio.get_running_loop().create_task(self._renew(why))
-
-    def read_back(
-        self, stream: EpisodeStream, record: TokenCommit, found: Callable[[Acked | None], None]
-    ) -> None:
-        """Complete an acknowledgement without an offset; answers None when the record is not in the
-        log.
-        """
-        task = asyncio.get_running_loop().create_task(self._find(stream, record, found))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def close(self, *, deadline: Deadline) -> int:
         """Wait for the acknowledgements of all streams; return how many commits stay unsettled."""
@@ -195,7 +183,7 @@ class WalWriter:
             at_us=self.now_us(),
         )
 
-    async def _append(self, fence: TokenCommit, deadline: Deadline) -> int | None:
+    async def _append(self, fence: TokenCommit, deadline: Deadline) -> int:
         try:
             acked = await self._context.producer.send(TOKENS, fence, deadline=deadline)
         except UnknownOutcomeError as error:
@@ -213,7 +201,7 @@ class WalWriter:
         self,
         identity: FenceIdentity,
         fence: TokenCommit,
-        offset: int | None,
+        offset: int,
         tokens_floor: int,
         deadline: Deadline,
     ) -> Prefix:
@@ -257,28 +245,6 @@ class WalWriter:
             raise TransientError(
                 f"gave up on {deadline.waiting_for}", hint="is the broker up?"
             ) from error
-
-    async def _find(
-        self, stream: EpisodeStream, record: TokenCommit, found: Callable[[Acked | None], None]
-    ) -> None:
-        deadline = Deadline.after(
-            _READ_BACK_MS,
-            now_ms=self._context.clock.monotonic_ms(),
-            waiting_for="reading back an acknowledged commit",
-        )
-        partition = stream.identity.partition
-        try:
-            async with self._readers:
-                message = await find_record(
-                    self._context.consumers,
-                    partition=partition,
-                    after=stream.fence_offset,
-                    wanted=record,
-                    deadline=deadline,
-                )
-        except TransientError:
-            message = None
-        found(None if message is None else Acked(partition, message.offset))
 
 
 def _void(prefix: Prefix, identity: FenceIdentity) -> RefusedError:

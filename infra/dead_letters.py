@@ -18,7 +18,7 @@ from infra.standing import standing
 from schemas.codec import Codec
 from schemas.deadline import Deadline
 from schemas.enums import LetterKind, Role
-from schemas.errors import PoisonRecordError, SettingsError, SluiceError, UnknownOutcomeError
+from schemas.errors import PoisonRecordError, SettingsError, SluiceError
 from schemas.ids import EpisodeId, WorkerId
 from schemas.ports import Clock, Consumers, Delivered, Message, Position, Producer
 from schemas.records.dead_letter import DeadLetter
@@ -210,10 +210,7 @@ class Desk:
             acked = await self.producer.send(
                 topic, record, partition=case.origin.partition, deadline=deadline
             )
-            offset = acked.offset
-            copy = offset if offset is not None else await self._find(topic, held, record)
-        if copy is None:
-            raise UnknownOutcomeError(f"the copy of {shown(case.origin)} was not found again")
+            copy = acked.offset
         at = Position(topic.name, case.origin.partition, copy)
         await self.finish(case, at, retry_id=retry_id)
         return at

@@ -137,7 +137,7 @@ def create_topics(bootstrap: str, *, prefix: str, partitions: int) -> list[str]:
                     boundary=Boundary.BUS,
                     hint="may this principal create topics, and are enough brokers up?",
                 ) from error
-    _wait_until_listed(admin, [topic.full(prefix) for topic in ALL])
+    _wait_until_led(admin, [topic.full(prefix) for topic in ALL])
     return made
 
 
@@ -296,25 +296,38 @@ def _settings_of(admin: AdminClient, names: list[str]) -> dict[str, dict[str, st
     }
 
 
-def _wait_until_listed(admin: AdminClient, names: list[str]) -> None:
-    # Creation is acknowledged by the controller; brokers learn of it a moment later.
+def _wait_until_led(admin: AdminClient, names: list[str]) -> None:
+    # Creation is acknowledged by the controller; brokers learn of it a moment later, and lead a
+    # partition later than they list it. One that is written to before loses its first records.
     until = time.monotonic() + CREATE_S
     while time.monotonic() < until:
         there = admin.list_topics(timeout=LIST_S).topics
-        leaders = [
-            partition.leader
-            for name in names
-            if name in there
-            for partition in there[name].partitions.values()
-        ]
-        if all(name in there for name in names) and all(leader >= 0 for leader in leaders):
+        if all(name in there for name in names) and all(
+            _leads(future)
+            for future in admin.list_offsets(
+                {
+                    TopicPartition(name, partition): OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+                    for name in names
+                    for partition in there[name].partitions
+                },
+                request_timeout=PROBE_S,
+            ).values()
+        ):
             return
         time.sleep(POLL_S)
     raise TransientError(
-        "the brokers do not list the new topics yet",
+        "the brokers do not lead the new topics yet",
         boundary=Boundary.BUS,
         hint="`sluice topics describe` shows them",
     )
+
+
+def _leads(answer: Any) -> bool:
+    try:
+        answer.result(timeout=2 * PROBE_S)
+    except KafkaException:
+        return False
+    return True
 
 
 def _reached(bootstrap: str, limit_s: float) -> tuple[AdminClient, int]:

@@ -10,7 +10,6 @@ can settle it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,11 +191,7 @@ class LearnerBus:
     async def _append(self, event: LearnerEvent) -> tuple[int, bool]:
         waiting = self.deadline(f"the acknowledgement of {event.kind}")
         acked = await self._context.producer.send(LEARNER_STEPS, event, deadline=waiting)
-        if acked.offset is None:
-            ends = await self._reader.ends(LEARNER_STEPS, [acked.partition])
-            end = ends[acked.partition]
-        else:
-            end = acked.offset + 1
+        end = acked.offset + 1
         messages = await self._sound(
             await self._reader.read_to(
                 {(LEARNER_STEPS.name, acked.partition): end}, deadline=waiting
@@ -204,8 +199,7 @@ class LearnerBus:
         )
         verdicts = dict(self._take(messages))
         for message in messages:
-            is_there = acked.offset in (None, message.offset)
-            if is_there and message.record == event:
+            if message.offset == acked.offset and message.record == event:
                 return message.offset, verdicts[message.offset]
         raise InvariantError(
             f"our {event.kind} was acknowledged below offset {end} and is not there",
@@ -278,14 +272,12 @@ class LearnerBus:
                 acked = await self._context.producer.send(PAYLOADS, chunk, deadline=waiting)
             except UnknownOutcomeError:
                 continue
-            if acked.offset is not None:
-                return ChunkRef(
-                    partition=acked.partition,
-                    offset=acked.offset,
-                    length=len(chunk.body),
-                    crc32c=chunk.crc32c,
-                )
-            chunk = dataclasses.replace(chunk, at_us=self._context.clock.now_us())
+            return ChunkRef(
+                partition=acked.partition,
+                offset=acked.offset,
+                length=len(chunk.body),
+                crc32c=chunk.crc32c,
+            )
         raise UnknownOutcomeError(
             "the list of rejected tokens could not be written", hint="is the broker in trouble?"
         )

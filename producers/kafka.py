@@ -2,33 +2,25 @@
 
 Invariants:
 - Every record ends as Acked, Rejected or Unknown; what is in flight when the producer dies, is
-renewed
-  or is closed is Unknown.
+  renewed or is closed is Unknown.
 - One topic always goes through one librdkafka producer (a lane), so its records keep their order.
-- Futures are touched on the event loop only; the poll thread hands acknowledgements over in
-batches.
 - A producer does not survive a fork: the child is told so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
 import socket
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, libversion
-from confluent_kafka import Producer as Client
+from confluent_kafka import KafkaException, libversion
 
-from producers.core.classify import AUTHENTICATION, bus_hint, outcome_of, version_of
+from producers.core.classify import AUTHENTICATION, bus_hint, version_of
 from producers.core.config import client_config
 from producers.core.routing import bytes_max, cached_partition_of, check_partitions, oversize
+from producers.lane import Future, Lane, Route, Ticket
 from producers.sending import QUEUE_FULL, send_and_wait
 from producers.settings import ProducerSettings
 from schemas.codec import Codec
@@ -39,24 +31,12 @@ from schemas.errors import (
     InvariantError,
     SettingsError,
 )
-from schemas.ports import Acked, Acknowledgement, Clock, Rejected, Unknown
+from schemas.ports import Acked, Clock, Rejected
 from schemas.topics import ALL, Record, Topic
 
 R = TypeVar("R", bound=Record)
-Future = asyncio.Future[Acknowledgement]
 
-_log = logging.getLogger(__name__)
-_POLL_S = 0.2
 _PROBE_S = 1.0
-_PURGE_POLLS = 20
-_DEAD_POLL_S = 0.05
-# Where one broker of several is down, the others answer between two complaints of it.
-_SAY_AGAIN_S = 60.0
-_JOIN_S = 5.0
-# Under load a short rest gathers more acknowledgements into one wake-up of the loop.
-_BUSY_SETTLED = 100
-_REST_S = 0.002
-_new = tuple.__new__
 
 
 class KafkaProducer:
@@ -75,9 +55,9 @@ class KafkaProducer:
         self._clock = clock
         self._pid = os.getpid()
         self._names = {topic.name: topic.full(settings.prefix) for topic in ALL}
-        self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._routes: dict[str, _Route] = {}
-        self._retired: list[_Lane] = []
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._routes: dict[str, Route] = {}
+        self._retired: list[Lane] = []
         self._number = 1
         self._is_closed = False
         self._partitions = self._learn_partitions()
@@ -122,7 +102,7 @@ class KafkaProducer:
             return _refused(f"the producer is dead: {lane.dead}")
         if partition is None:
             partition = cached_partition_of(route.hashed(record), route.partitions)
-        ticket = _Ticket(loop=lane.loop)
+        ticket = Ticket(loop=lane.loop)
         ticket.route = route
         ticket.partition = partition
         try:
@@ -173,12 +153,12 @@ class KafkaProducer:
         self._routes = {}
         return abandoned
 
-    def _route(self, topic: Topic[Any]) -> _Route:
+    def _route(self, topic: Topic[Any]) -> Route:
         lane = self._lane(topic)
         lane.loop = asyncio.get_running_loop()
         if self._is_closed:
             lane.retire("the producer is closed")
-        route = self._routes[topic.name] = _Route(
+        route = self._routes[topic.name] = Route(
             lane=lane,
             produce=lane.client.produce,
             settled=lane.settled,
@@ -189,7 +169,7 @@ class KafkaProducer:
         )
         return route
 
-    def _lane(self, topic: Topic[Any]) -> _Lane:
+    def _lane(self, topic: Topic[Any]) -> Lane:
         kind = (topic.compression.value, topic.linger_ms)
         lane = self._lanes.get(kind)
         if lane is None:
@@ -200,7 +180,7 @@ class KafkaProducer:
                 host=socket.gethostname(),
                 pid=self._pid,
             )
-            lane = self._lanes[kind] = _Lane(config)
+            lane = self._lanes[kind] = Lane(config)
         return lane
 
     def _learn_partitions(self) -> Mapping[str, int]:
@@ -231,158 +211,6 @@ class KafkaProducer:
             lane.retire("topics differ")
             raise
         return found
-
-
-class _Ticket(asyncio.Future[Acknowledgement]):
-    """An acknowledgement to come that is also its delivery callback: one object per record."""
-
-    __slots__ = ("outcome", "partition", "route")
-    route: _Route
-    partition: int
-    outcome: Acknowledgement
-
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Keep the outcome for the loop. Runs on the poll thread; the message, which holds the
-        payload, is not kept.
-        """
-        route = self.route
-        if error is None:
-            offset = message.offset()
-            self.outcome = _new(Acked, (self.partition, offset if offset >= 0 else None))
-            route.was_acked = True
-        else:
-            known = route.was_acked
-            self.outcome = outcome_of(error.name(), error.str(), was_acked_before=known)
-        route.settled.append(self)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Route:
-    """What sending to a topic needs, looked up once, and whether it was ever acknowledged."""
-
-    lane: _Lane
-    settled: list[_Ticket]
-    produce: Callable[..., None]
-    full: str
-    hashed: Callable[[Any], str]
-    partitions: int
-    bytes_max: int
-    was_acked: bool = False
-
-
-class _Lane:
-    """One librdkafka producer with its poll thread and what is in flight on it."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.in_flight: set[Future] = set()
-        self.trouble = ""
-        self.trouble_name = ""
-        self._said: dict[str, float] = {}
-        self.statistics = ""
-        self.dead = ""
-        self._is_retired = False
-        self.settled: list[_Ticket] = []
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.client = Client(
-            {**config, "error_cb": self._complained, "stats_cb": self._measured, "logger": _log}
-        )
-        self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its poll thread still runs."""
-        return self._thread.is_alive()
-
-    def retire(self, why: str) -> int:
-        """Give up what is in flight as Unknown; return how many. The poll thread ends by itself."""
-        self.dead = self.dead or why
-        self._is_retired = True
-        return self._abandon(why)
-
-    def join(self) -> None:
-        """Wait for the poll thread; it is a daemon, so a slow one does not keep the process."""
-        self._thread.join(timeout=_JOIN_S)
-
-    def _abandon(self, why: str) -> int:
-        abandoned = [future for future in self.in_flight if not future.done()]
-        for future in abandoned:
-            future.set_result(Unknown(why))
-        self.in_flight.clear()
-        return len(abandoned)
-
-    def _run(self) -> None:
-        while not self._is_retired:
-            try:
-                self.client.poll(_POLL_S)
-            except KafkaException as error:
-                self._die(_words(error.args[0]))
-            if self._hand_over() >= _BUSY_SETTLED:
-                time.sleep(_REST_S)
-        self._drain()
-
-    def _drain(self) -> None:
-        # What is queued must not be sent any more; what is on its way may still arrive.
-        with contextlib.suppress(KafkaException):
-            self.client.purge(blocking=False)
-        for _ in range(_PURGE_POLLS):
-            with contextlib.suppress(KafkaException):
-                self.client.poll(0.05)
-            if len(self.client) == 0:
-                break
-        self.settled.clear()
-
-    def _die(self, why: str) -> None:
-        if not self.dead:
-            _log.error("the producer is dead: %s", why)
-            self.dead = why
-            self._on_loop(lambda: self._abandon(f"fatal error: {why}"))
-        # The library raises the same error at every poll from now on.
-        time.sleep(_DEAD_POLL_S)
-
-    def _hand_over(self) -> int:
-        settled = self.settled.copy()
-        self.settled.clear()
-        if settled:
-            self._on_loop(lambda: self._settle(settled))
-        return len(settled)
-
-    def _on_loop(self, call: Callable[[], object]) -> None:
-        if self.loop is not None:
-            # A closed loop has nobody left who waits.
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(call)
-
-    def _settle(self, settled: Sequence[_Ticket]) -> None:
-        in_flight = self.in_flight
-        for ticket in settled:
-            in_flight.discard(ticket)
-            if not ticket.done():
-                ticket.set_result(ticket.outcome)
-        if isinstance(settled[-1].outcome, Acked):
-            self.trouble = self.trouble_name = ""
-
-    def _complained(self, error: KafkaError) -> None:
-        words = _words(error)
-        name = words.partition(":")[0]
-        if self._is_retired or self.trouble_name in AUTHENTICATION:
-            return
-        if time.monotonic() - self._said.get(name, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
-            self._said[name] = time.monotonic()
-            _log.warning("the Kafka client says %s", words)
-        self.trouble_name = name
-        self.trouble = words
-
-    def _measured(self, statistics: str) -> None:
-        self.statistics = statistics
-
-
-def _words(error: KafkaError) -> str:
-    # While a fatal error is being raised, methods of the error object can fail in the library.
-    try:
-        return f"{error.name()}: {error.str()}"
-    except SystemError:
-        return "_FATAL: fatal error in the client library"
 
 
 def _refused(reason: str) -> Future:

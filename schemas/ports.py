@@ -93,12 +93,12 @@ class Frames:
 
 
 class Acked(NamedTuple):
-    """The record is in the log. `offset` may be None (a retry answered as duplicate); then it is
-    found by reading back. A tuple, since one is made per record and a dataclass costs thrice.
+    """The record is in the log, at this offset. A tuple: one is made per record, and a dataclass
+    costs thrice.
     """
 
     partition: int
-    offset: int | None
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from producers.metrics import Metrics
@@ -26,7 +26,6 @@ from schemas.enums import Role, VersionSwitch, WorkerStatus
 from schemas.errors import PoisonRecordError, TransientError, UnknownOutcomeError
 from schemas.ids import EpisodeId, Version
 from schemas.ports import (
-    Acked,
     Assigned,
     Context,
     Delivered,
@@ -37,7 +36,6 @@ from schemas.ports import (
     Revoked,
 )
 from schemas.records.control_event import ControlEvent
-from schemas.records.payload_chunk import PayloadChunk
 from schemas.records.policy_version import PolicyVersion
 from schemas.records.task import Task
 from schemas.records.token_commit import TokenCommit
@@ -97,7 +95,6 @@ class Assembler:
         self._log: RunLog
         self._seals: set[asyncio.Task[None]] = set()
         self._is_producer_lost = False
-        self._payload_floor: dict[int, int] = {}
         self._committed_ms = 0
         self._looked_ms = 0
 
@@ -111,7 +108,6 @@ class Assembler:
             deadline_ms=int(settings.bus_deadline_s * 1000),
         )
         partitions = await episode_partitions(context)
-        self._payload_floor = run_starts(context, PAYLOADS, range(partitions))
         group = context.consumers.group(
             EPISODES,
             group=f"assembler-{context.run_id}",
@@ -268,7 +264,7 @@ class Assembler:
             )
             if len(acked) < len(sealed.chunks):
                 raise TransientError("the queue was full")
-            places = await self._places(sealed.chunks, acked)
+            places = [(ack.partition, ack.offset) for ack in acked]
             await producer.send(
                 TRAJECTORIES,
                 sealed.placed(places),
@@ -288,37 +284,6 @@ class Assembler:
         except PoisonRecordError as error:
             _LOG.error("the task of %s cannot be read: %s", assembly.episode_id, error)
             return None
-
-    async def _places(
-        self, chunks: Sequence[PayloadChunk], acked: Sequence[Acked]
-    ) -> list[tuple[int, int]]:
-        """Return partition and offset of each chunk; one acknowledged without an offset is looked
-        up.
-        """
-        places: list[tuple[int, int]] = []
-        for chunk, ack in zip(chunks, acked, strict=True):
-            offset = ack.offset
-            if offset is None:
-                offset = await self._find(chunk, ack.partition)
-            places.append((ack.partition, offset))
-            self._payload_floor[ack.partition] = max(self._payload_floor[ack.partition], offset)
-        return places
-
-    async def _find(self, chunk: PayloadChunk, partition: int) -> int:
-        start = self._payload_floor[partition]
-        reader = self._context.consumers.reader({PAYLOADS: {partition: start}})
-        try:
-            ends = await reader.ends(PAYLOADS, (partition,))
-            read = await reader.read_to(
-                {(PAYLOADS.name, partition): ends[partition]},
-                deadline=self._log.deadline("a payload chunk to be read back"),
-            )
-        finally:
-            await reader.close()
-        for message in read:
-            if isinstance(message, Delivered) and message.record == chunk:
-                return message.offset
-        raise TransientError("an acknowledged chunk was not found")
 
     async def _stop_seals(self) -> None:
         for task in self._seals:

@@ -124,12 +124,7 @@ class Leadership:
         return self._ledger.control.fences.current == (author.epoch, author.scheduler_id)
 
     async def _read_to(self, topic: str, partition: int, acked: Acked) -> None:
-        if acked.offset is not None:
-            self._take(await self._log.read_to({(topic, partition): acked.offset + 1}))
-            return
-        # An acknowledgement without an offset: the record lies below the end that stands now.
-        place = EPISODES if topic == EPISODES.name else CONTROL
-        self._take(await self._log.read_past({place: (partition,)}))
+        self._take(await self._log.read_to({(topic, partition): acked.offset + 1}))
 
     def _deadline(self) -> Deadline:
         return self._log.deadline("the acknowledgement of a scheduler's fence")

@@ -327,16 +327,9 @@ class RolloutScheduler:
             deadline=self._log.deadline(f"acknowledgements of {topic.name}"),
         )
         ends: dict[tuple[str, int], int] = {}
-        unplaced: set[int] = set()
         for ack in acks:
             place = (topic.name, ack.partition)
-            if ack.offset is None:
-                unplaced.add(ack.partition)
-            else:
-                ends[place] = max(ends.get(place, 0), ack.offset + 1)
-        if unplaced:
-            found = await self._log.reader.ends(topic, unplaced)
-            ends |= {(topic.name, partition): end for partition, end in found.items()}
+            ends[place] = max(ends.get(place, 0), ack.offset + 1)
         return ends
 
     def _author(self) -> Author:

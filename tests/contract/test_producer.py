@@ -18,7 +18,6 @@ async def test_an_acked_record_stands_at_the_named_position_as_it_was_sent(bus: 
     sent = commit(7, tokens=b"\x01\x00\x00\x00")
     acked = await bus.producer().send(TOKENS, sent, deadline=within(10_000))
     assert acked.partition == partition_of(sent.group_id, bus.partitions)
-    assert acked.offset is not None
     position = Position(TOKENS.name, acked.partition, acked.offset)
     read = await bus.consumers().fetch(position, deadline=within(10_000))
     assert isinstance(read, Delivered)
@@ -38,7 +37,6 @@ async def test_records_of_a_group_land_in_one_partition_in_the_order_of_their_of
     assert len({outcome.partition for outcome in outcomes if isinstance(outcome, Acked)}) == 1
     offsets = [outcome.offset for outcome in outcomes if isinstance(outcome, Acked)]
     first = offsets[0]
-    assert first is not None
     assert offsets == list(range(first, first + 300))
     assert producer.queued == 0
 

@@ -35,9 +35,7 @@ from tests.support.task_records import task_of
 
 WORKERS = ("environment-1", "environment-2")
 EPISODES_COUNT, CALLS, STEPS = 6, 3, 14
-FAULTS = (
-    Fault.UNKNOWN_WRITTEN, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE, Fault.ACKED_WITHOUT_OFFSET,
-)  # fmt: skip
+FAULTS = (Fault.UNKNOWN_WRITTEN, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE)
 
 
 class DeafReader:

@@ -23,6 +23,7 @@ from environments.hands import Hands
 from environments.tool_log import ToolLogShell
 from inference.wal_stream import EpisodeStream
 from learner.core.consume import Consumption
+from schemas.ports import Acked
 from schemas.rules.episodes import EpisodeLife, SchedulerFences
 from schemas.rules.lineage import LearnerLog
 from schemas.rules.wal import EpisodeWal
@@ -31,7 +32,7 @@ from stream_jobs.core.gate import GatePartition
 from stream_jobs.core.issue import _Look
 from stream_jobs.gate import Gate
 from stream_jobs.leadership import Leadership
-from tests.simulation import broken_judging, broken_rollout
+from tests.simulation import broken_judging, broken_rollout, producing
 from tests.simulation.history import Case, Played, Profile, case_of, play
 from tests.simulation.learning import SimLearner
 
@@ -95,6 +96,8 @@ MUTANTS: tuple[Mutant, ...] = (
            _put(Hands, "obey", broken_rollout.wal_first)),
     Mutant("Intent not read back", "an external tool runs after its Intent was read back (6)", T,
            _put(ToolLogShell, "is_clear", broken_rollout.clear)),
+    Mutant("acknowledged without an offset counts", "only an offset is proof (5)", T,
+           _put(producing, "told_without_offset", Acked)),
     Mutant("blind re-produce", "UNKNOWN is settled by a fence only (5)", T,
            _put(EpisodeStream, "_settle", broken_rollout.produces_again)),
     Mutant("accept a lower WAL fence", "an equal or lower Fence is void (5)", T,

@@ -20,6 +20,13 @@ from tests.simulation.loop import Process
 _UNKNOWN_S = 2.0
 
 
+def told_without_offset(_partition: int, _place: int) -> Acknowledgement:
+    """Return what the door makes of an acknowledgement without an offset. place: where its record
+    stands, or would have stood.
+    """
+    return Unknown("acknowledged without an offset")
+
+
 class SimProducer:
     """The write door of one process start."""
 
@@ -98,6 +105,10 @@ class SimProducer:
     ) -> None:
         self._landings[topic.name, where].pop(0)
         bus = self._bus
+        if fate is Ack.PASSED_OVER:
+            told = told_without_offset(where, bus.end(topic.name, where))
+            self._resolve_later(0.001, future, told)
+            return
         offset = bus.append(topic, record, where)
         if fate is Ack.AGAIN:
             again_s = bus.chance.choice((0.1, 1.0, 3.0, 8.0))
@@ -106,7 +117,7 @@ class SimProducer:
             case Ack.UNKNOWN_WRITTEN:
                 self._resolve_later(_UNKNOWN_S, future, Unknown("timed out"))
             case Ack.NO_OFFSET:
-                self._resolve_later(0.001, future, Acked(where, None))
+                self._resolve_later(0.001, future, told_without_offset(where, offset))
             case Ack.SLOW:
                 self._resolve_later(
                     self._bus.chance.choice((1.0, 4.0)), future, Acked(where, offset)

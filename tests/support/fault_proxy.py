@@ -52,6 +52,8 @@ class Harm(Enum):
     """The broker has done it; the connection ends instead of the answer."""
     DELAY = auto()
     """The answer, and all behind it on this connection, comes later."""
+    MISDIRECT = auto()
+    """The broker reads of a topic that is not there, and refuses it; answered as with DELAY."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -65,6 +67,11 @@ class Fault:
     delay_s: float
     hits: int = 0
     happened: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def elsewhere(self) -> bytes:
+        """The name of no topic, as long as the bytes that the request holds."""
+        return b"?" * len(self.containing)
 
     def meets(self, api: int, request: bytes) -> bool:
         """Return whether this fault strikes the request, and count it if so."""
@@ -100,6 +107,8 @@ class _Link:
                 return
             if harm is Harm.LOSE_REQUEST:
                 continue
+            if fault is not None and harm is Harm.MISDIRECT:
+                frame = frame.replace(fault.containing, fault.elsewhere)
             self._asked[correlation] = (api, fault)
             await _send(target, frame)
 
@@ -116,7 +125,8 @@ class _Link:
                 return
             if harm is Harm.SWALLOW_ANSWER:
                 continue
-            if fault is not None and harm is Harm.DELAY:
+            if fault is not None:
+                frame = frame.replace(fault.elsewhere, fault.containing)
                 await asyncio.sleep(fault.delay_s)
             await _send(target, self._proxy.readdressed(frame))
 

@@ -47,8 +47,6 @@ class Fault(StrEnum):
     """Neither written nor said."""
     UNKNOWN_LATE = "unknown_late"
     """Reported Unknown; written when `MemoryBus.land_late` is called."""
-    ACKED_WITHOUT_OFFSET = "acked_without_offset"
-    """Written and acknowledged without its offset, as the retry of a duplicate is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,9 +101,6 @@ class MemoryProducer:
         match fault:
             case None:
                 return Acked(partition, append().offset)
-            case Fault.ACKED_WITHOUT_OFFSET:
-                append()
-                return Acked(partition, None)
             case Fault.UNKNOWN_WRITTEN:
                 append()
             case Fault.UNKNOWN_LATE:

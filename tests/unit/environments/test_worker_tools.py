@@ -163,16 +163,6 @@ async def test_an_external_tool_does_not_run_when_a_higher_fence_stands_before_i
     assert world.events(EpisodeEventKind.ENDED, episode) == []
 
 
-async def test_an_acknowledgement_without_offset_is_completed_by_reading_back() -> None:
-    world = World(sums)
-    async with FakeGateway(world.wal).serving() as gateway, world.worker():
-        world.announce(gateway)
-        world.bus.faults.next(Fault.ACKED_WITHOUT_OFFSET, topic=TOOL_EVENTS, count=2)
-        episode = world.lease(calculator())
-        await world.ended(episode)
-    assert world.wal.episode(episode).turns[1].result_offsets == [1]
-
-
 async def test_an_unknown_intent_ends_the_attempt_and_is_never_written_again() -> None:
     world = World(sums)
     async with FakeGateway(world.wal).serving() as gateway, world.worker() as context:

@@ -153,17 +153,6 @@ async def test_a_fence_of_unknown_outcome_is_answered_with_refence() -> None:
         assert status == 200
 
 
-async def test_an_acknowledgement_without_offset_is_completed_by_reading_back() -> None:
-    bus = MemoryBus(partitions=2)
-    async with stand(bus) as worker:
-        bus.faults.next(Fault.ACKED_WITHOUT_OFFSET, topic=TOKENS)
-        assert (await worker.open(E))[0] == 200
-        bus.faults.next(Fault.ACKED_WITHOUT_OFFSET, topic=TOKENS, count=2)
-        status, answer = await worker.chat(E, ASK, turn=0)
-        assert status == 200
-        assert answer["sluice"]["position"] == commits(bus, E)[-1].offset
-
-
 async def test_a_full_queue_delays_and_loses_nothing() -> None:
     bus = MemoryBus(partitions=2)
     async with stand(bus, paced()) as worker:

@@ -30,7 +30,6 @@ def holding(text: str) -> TokenCommit:
 @pytest.mark.parametrize(
     "proof",
     [
-        Acked(0, None),
         Acked(0, -1),
         Delivered(
             topic="tokens.v1", partition=0, offset=3, timestamp_ms=0, key=b"", record=commit(9)

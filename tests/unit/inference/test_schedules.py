@@ -23,7 +23,7 @@ from tests.support.seeds import seeds
 
 E = episode()
 TURNS = 3
-FAULTS = [Fault.UNKNOWN_WRITTEN, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE, Fault.ACKED_WITHOUT_OFFSET]
+FAULTS = [Fault.UNKNOWN_WRITTEN, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE]
 
 
 class Environment:

@@ -104,14 +104,6 @@ async def test_an_unknown_step_ends_the_learner_and_an_unknown_version_is_sent_a
     assert bus.records(POLICIES) == []
 
 
-async def test_an_acknowledgement_without_an_offset_is_completed_by_reading_back() -> None:
-    bus = MemoryBus(partitions=2)
-    learner = await restored(bus, "learner-0")
-    bus.faults.next(Fault.ACKED_WITHOUT_OFFSET, topic=LEARNER_STEPS)
-    offset = await learner.append(learner.event(LearnerEventKind.STEP, number=1, ordinal=1))
-    assert offset == learner.log.steps[0].offset == 2
-
-
 async def test_versions_that_workers_load_or_serve_are_referenced() -> None:
     bus = MemoryBus(partitions=2)
     learner = await restored(bus, "learner-0")
