@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from infra.asyncapi import document
 from infra.exporter.page import prometheus_page
 from infra.settings import SHARED, RunSettings
-from infra.tables import canned, generated
+from infra.tables import canned, episodes, generated
 from infra.tables.page import metrics_page
 from infra.tables.questions import QUESTIONS
 from schemas.topics import ALL
@@ -150,6 +150,7 @@ def generate() -> dict[Path, str]:
         ROOT / "docs" / "metrics.md": metrics_page(),
         ROOT / "docs" / "prometheus.md": prometheus_page(),
         ROOT / "infra" / "clickhouse" / "r10_rollups.sql": generated.rollups(),
+        ROOT / "infra" / "clickhouse" / "r15_marks.sql": episodes.rollups(),
         ROOT / "infra" / "clickhouse" / "r20_quantities.sql": generated.views(),
         ROOT / "infra" / "clickhouse" / "r50_canned.sql": canned.view(QUESTIONS),
         page: architecture(page.read_text()),

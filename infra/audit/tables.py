@@ -68,6 +68,22 @@ _SUMS: Mapping[str, tuple[str, Callable[[Any], int]]] = {
     "trajectories": ("action_tokens", lambda record: int(record.action_tokens)),
 }
 """A quantity that is summed on both sides as well."""
+_LEDGER = "episode_ledger"
+_MARKED: Mapping[str, tuple[str, str]] = {
+    "token_commits": ("sumIf(`count`, kind = 'action')", "sum(sampled_tokens)"),
+    "episode_events": (
+        "uniqExactIf(episode, kind = 'issued') + uniqExactIf(episode, kind = 'abandoned')",
+        "countIf(bitTest(facts, 0)) + countIf(bitTest(facts, 7))",
+    ),
+    "trajectories": ("uniqExact(episode)", "countIf(bitTest(facts, 9))"),
+    "gate_members": (
+        "uniqExactIf(episode, outcome = 'admit') + uniqExactIf(episode, outcome = 'drop')",
+        "countIf(bitTest(facts, 4)) + countIf(bitTest(facts, 6))",
+    ),
+    "trained_members": ("uniqExact(episode)", "countIf(bitTest(facts, 2))"),
+    "skipped_members": ("uniqExact(episode)", "countIf(bitTest(facts, 5))"),
+}
+"""What a table says of its episodes, and the same of their marks; facts as in `episode_ledger`."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RUN = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -212,7 +228,7 @@ def _compare(
 
 
 def _rollups(report: TablesReport, ask: Ask, run_id: str, *, is_still: bool) -> None:
-    """Compare what the rollups per minute and per hour count with the rows they are made from.
+    """Compare what rollups and marks of episodes count with the rows they are made from.
 
     While the sink writes, a rollup may be a moment behind, never ahead.
     """
@@ -251,9 +267,28 @@ def _rollups(report: TablesReport, ask: Ask, run_id: str, *, is_still: bool) -> 
         f"(SELECT sum(n) + sum(bad) FROM metric_1m {where}) AS rolled"
     )[0]
     pairs.append(("metric_1m", "metric_points", int(one["points"]), int(one["rolled"] or 0)))
+    pairs += _marks(ask, where)
     for rollup, name, rows_n, rolled_n in pairs:
+        unit = "tokens or marks" if rollup == _LEDGER else "rows"
         report.check(
             rolled_n == rows_n if is_still else rolled_n <= rows_n,
-            f"{rollup}: {name} has {rows_n} rows, the rollup counts {rolled_n}",
+            f"{rollup}: {name} has {rows_n} {unit}, the rollup counts {rolled_n}",
         )
         report.counts.append(TableCount(name=rollup, source=name, log=rows_n, table=rolled_n))
+
+
+def _marks(ask: Ask, where: str) -> list[tuple[str, str, int, int]]:
+    """Return what tables and the marks of their episodes count; the marks are asked first, since
+    they may be a moment behind.
+    """
+    marks = ", ".join(f"{marked} AS {name}" for name, (_, marked) in _MARKED.items())
+    told = ask(f"SELECT {marks} FROM {_LEDGER} {where}")[0]
+    return [
+        (
+            _LEDGER,
+            name,
+            int(ask(f"SELECT {counted} AS n FROM {name} {where}")[0]["n"]),
+            int(told[name]),
+        )
+        for name, (counted, _) in _MARKED.items()
+    ]

@@ -73,83 +73,46 @@ GROUP BY run_id, kv.1
 UNION ALL
 SELECT run_id, 8, 'trained', '', sum(kept_tokens) FROM trained_members GROUP BY run_id;
 
--- What became of each issued episode: the facts of all tables come together in one pass. 1 issued,
--- 2 held out, 4 trained, 8 held out and assembled, 16 admitted in a run that is closed, 32 skipped,
--- 64 dropped, 128 abandoned. Of several reasons that counts which stands first in `rank`: those of
--- a skip before those of a drop before those of giving up, each by its offset.
-CREATE OR REPLACE VIEW episode_fates AS
+-- What rows say of each episode, from the marks that the sink makes of every minute. `facts`: 1
+-- issued, 2 held out, 4 trained, 8 held out and assembled, 16 admitted, 32 skipped, 64 dropped, 128
+-- abandoned, 256 sampled, 512 assembled. Of several reasons those of a skip stand before those of a
+-- drop before those of giving up, each by its offset. An episode that was not issued has no outcome.
+CREATE OR REPLACE VIEW episode_ledger AS
 SELECT
-  run_id, id_of AS episode_id, group_of AS group_id, purpose_of AS purpose,
+  run_id, episode, toString(m.episode_id) AS episode_id, toString(m.group_id) AS group_id,
+  toString(m.purpose) AS purpose,
   multiIf(
-    bitTest(facts, 2), 'trained',
-    bitTest(facts, 5) OR bitTest(facts, 6), 'dropped',
-    bitTest(facts, 7), 'abandoned',
-    bitTest(facts, 1) AND bitTest(facts, 3), 'evaluated',
+    NOT bitTest(m.facts, 0), '',
+    bitTest(m.facts, 2), 'trained',
+    bitTest(m.facts, 5) OR bitTest(m.facts, 6), 'dropped',
+    bitTest(m.facts, 7), 'abandoned',
+    bitTest(m.facts, 1) AND bitTest(m.facts, 3), 'evaluated',
     -- What was admitted and not trained when the learner closed the run is dropped by its end.
-    bitTest(facts, 4), 'dropped',
+    bitTest(m.facts, 4) AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed'),
+    'dropped',
     'pending'
   ) AS outcome,
   multiIf(
-    outcome = 'dropped' AND NOT (bitTest(facts, 5) OR bitTest(facts, 6)), 'run_ended',
-    outcome IN ('dropped', 'abandoned'), first_reason,
+    outcome = 'dropped' AND NOT (bitTest(m.facts, 5) OR bitTest(m.facts, 6)), 'run_ended',
+    outcome IN ('dropped', 'abandoned'), substring(m.reason, 18),
     ''
   ) AS reason,
-  episode, issued_at
-FROM (
-  SELECT run_id, episode, groupBitOr(fact) AS facts,
-    argMinIf(why, rank, fact >= 32) AS first_reason,
-    anyIf(episode_id, bitTest(fact, 0)) AS id_of, anyIf(group_id, bitTest(fact, 0)) AS group_of,
-    anyIf(purpose, bitTest(fact, 0)) AS purpose_of, minIf(at, bitTest(fact, 0)) AS issued_at
-  FROM (
-    SELECT run_id, episode, toUInt8(if(purpose = 'train', 1, 3)) AS fact, episode_id, group_id,
-      purpose, '' AS why, toUInt64(0) AS rank, ts AS at
-    FROM episode_events WHERE kind = 'issued'
-    UNION ALL
-    SELECT run_id, episode, 4, '', '', '', '', 0, ts FROM trained_members
-    UNION ALL
-    SELECT run_id, episode, 8, '', '', '', '', 0, ts
-    FROM trajectories WHERE purpose != 'train'
-    UNION ALL
-    SELECT run_id, episode, 16, '', '', '', '', 0, ts
-    FROM gate_members
-    WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
-    UNION ALL
-    SELECT run_id, episode, 32, '', '', '', reason, bitShiftLeft(toUInt64(1), 60) + src_offset, ts
-    FROM skipped_members
-    UNION ALL
-    SELECT run_id, episode, 64, '', '', '', reason, bitShiftLeft(toUInt64(2), 60) + src_offset, ts
-    FROM gate_members WHERE outcome = 'drop'
-    UNION ALL
-    SELECT run_id, episode, 128, '', '', '', abandon_reason,
-      bitShiftLeft(toUInt64(3), 60) + src_offset, ts
-    FROM episode_events WHERE kind = 'abandoned'
-  )
-  GROUP BY run_id, episode
-  HAVING bitTest(facts, 0)
-);
+  toDateTime64(m.issued_at, 3, 'UTC') AS issued_at,
+  toDateTime64(m.assembled_at, 3, 'UTC') AS assembled_at,
+  toInt64(m.action_tokens) AS action_tokens, toInt64(m.kept_tokens) AS kept_tokens,
+  toInt64(m.masked_low) AS masked_low, toInt64(m.masked_high) AS masked_high,
+  toInt64(m.masked_other) AS masked_other, arraySum(mapValues(m.sampled)) AS sampled_tokens,
+  if(m.newest < 0, 0, m.newest - m.oldest) AS span_updates, toUInt16(m.facts) AS facts
+FROM episode_marks AS m FINAL;
+
+CREATE OR REPLACE VIEW episode_fates AS
+SELECT run_id, episode_id, group_id, purpose, outcome, reason, episode, issued_at
+FROM episode_ledger WHERE bitTest(facts, 0);
 
 CREATE OR REPLACE VIEW episode_accounts AS
-SELECT
-  e.run_id AS run_id, e.episode_id AS episode_id, e.group_id AS group_id, e.purpose AS purpose,
-  e.outcome AS outcome, e.reason AS reason, k.told.1 AS kept_tokens, k.told.2 AS masked_low,
-  k.told.3 AS masked_high, k.told.4 AS masked_other, k.tokens AS action_tokens,
-  e.episode AS episode
-FROM episode_fates AS e
-LEFT JOIN (
-  SELECT
-    run_id, episode,
-    argMaxIf((kept_tokens, masked_low, masked_high, masked_sum), (epoch, number), is_trained)
-      AS told,
-    argMinIf(action_tokens, src_offset, NOT is_trained) AS tokens
-  FROM (
-    SELECT run_id, episode, true AS is_trained, epoch, number, kept_tokens, masked_low,
-      masked_high, arraySum(mapValues(masked_other)) AS masked_sum, 0 AS action_tokens, src_offset
-    FROM trained_members
-    UNION ALL
-    SELECT run_id, episode, false, 0, 0, 0, 0, 0, 0, action_tokens, src_offset FROM trajectories
-  )
-  GROUP BY run_id, episode
-) AS k ON e.run_id = k.run_id AND e.episode = k.episode;
+SELECT run_id, episode_id, group_id, purpose, outcome, reason, kept_tokens, masked_low,
+  masked_high, masked_other, action_tokens, episode
+FROM episode_ledger WHERE bitTest(facts, 0);
 
 CREATE OR REPLACE VIEW trajectory_accounts AS
 SELECT run_id, outcome, reason, count() AS n
@@ -158,33 +121,32 @@ FROM episode_fates GROUP BY run_id, outcome, reason;
 CREATE OR REPLACE VIEW token_accounts AS
 SELECT run_id, entry.1 AS outcome, entry.2 AS reason, sum(entry.3) AS tokens
 FROM (
-  SELECT
-    c.run_id AS run_id,
-    -- What is on the line that counts; anything more was sampled and does not count.
-    multiIf(
-      e.outcome = 'trained', e.kept_tokens + e.masked_low + e.masked_high + e.masked_other,
-      e.action_tokens > 0, e.action_tokens,
-      e.outcome IN ('abandoned', 'pending'), c.tokens,
-      0
-    ) AS counted,
-    arrayJoin(if(
-      e.outcome = 'trained',
-      [
-        ('trained', '', e.kept_tokens), ('masked', 'dis_low', e.masked_low),
-        ('masked', 'dis_high', e.masked_high), ('masked', 'other', e.masked_other),
-        ('superseded', '', c.tokens - counted)
-      ],
-      [
-        (toString(if(e.outcome = '', 'pending', e.outcome)), toString(e.reason), counted),
-        ('superseded', '', c.tokens - counted)
-      ]
-    )) AS entry
+  SELECT run_id, arrayJoin(if(
+    fate = 'trained',
+    [
+      ('trained', '', kept), ('masked', 'dis_low', low), ('masked', 'dis_high', high),
+      ('masked', 'other', other), ('superseded', '', sampled - counted)
+    ],
+    [
+      (if(fate = '', 'pending', fate), why, counted), ('superseded', '', sampled - counted)
+    ]
+  )) AS entry
   FROM (
-    SELECT run_id, cityHash64(run_id, episode_id) AS episode,
-      sumIf(`count`, kind = 'action') AS tokens
-    FROM token_commits GROUP BY run_id, episode HAVING countIf(kind = 'action') > 0
-  ) AS c
-  LEFT JOIN episode_accounts AS e ON c.run_id = e.run_id AND c.episode = e.episode
+    SELECT
+      run_id, e.outcome AS fate, e.reason AS why,
+      sum(e.kept_tokens) AS kept, sum(e.masked_low) AS low, sum(e.masked_high) AS high,
+      sum(e.masked_other) AS other, sum(e.sampled_tokens) AS sampled,
+      -- What is on the line that counts; anything more was sampled and does not count.
+      sum(multiIf(
+        e.outcome = 'trained', e.kept_tokens + e.masked_low + e.masked_high + e.masked_other,
+        e.outcome = '', 0,
+        e.action_tokens > 0, e.action_tokens,
+        e.outcome IN ('abandoned', 'pending'), e.sampled_tokens,
+        0
+      )) AS counted
+    FROM episode_ledger AS e WHERE bitTest(facts, 8)
+    GROUP BY run_id, fate, why
+  )
 )
 GROUP BY run_id, outcome, reason
 HAVING tokens != 0;

@@ -5,25 +5,10 @@
 
 CREATE OR REPLACE VIEW settled_lengths AS
 SELECT
-  a.run_id AS run_id, a.episode_id AS episode_id, a.outcome = 'trained' AS is_trained,
-  j.tokens AS action_tokens, s.span AS span_updates,
-  row_number() OVER (PARTITION BY a.run_id ORDER BY j.first_at, a.episode) - 1 AS place
-FROM episode_fates AS a
-JOIN (
-  SELECT run_id, episode, min(ts) AS first_at, argMin(t.action_tokens, t.src_offset) AS tokens
-  FROM trajectories AS t GROUP BY run_id, episode
-) AS j ON a.run_id = j.run_id AND a.episode = j.episode
-LEFT JOIN (
-  SELECT c.run_id AS run_id, c.episode AS episode, max(p.ordinal) - min(p.ordinal) AS span
-  FROM (
-    SELECT run_id, cityHash64(run_id, episode_id) AS episode, epoch, number FROM token_commits
-    GROUP BY run_id, episode, epoch, number HAVING countIf(kind = 'action') > 0
-  ) AS c
-  JOIN (SELECT DISTINCT run_id, epoch, number, ordinal FROM policies) AS p
-  ON c.run_id = p.run_id AND c.epoch = p.epoch AND c.number = p.number
-  GROUP BY run_id, episode
-) AS s ON a.run_id = s.run_id AND a.episode = s.episode
-WHERE a.purpose = 'train' AND a.outcome IN ('trained', 'dropped');
+  run_id, episode_id, outcome = 'trained' AS is_trained, action_tokens, span_updates,
+  row_number() OVER (PARTITION BY run_id ORDER BY assembled_at, episode) - 1 AS place
+FROM episode_ledger
+WHERE purpose = 'train' AND outcome IN ('trained', 'dropped') AND bitTest(facts, 9);
 
 -- Windows of 1,000 in the order of assembly, and the whole run as window -1. Kolmogorov's distance
 -- of the trained lengths to all offered ones; p by the asymptotic law in Stephens' form, as of

@@ -50,6 +50,10 @@ TABLES: tuple[tuple[str, str], ...] = (
         "`quantity_hours`",
         "the same by hour, whatever the version, made from the minutes: `quantity_1h`",
     ),
+    (
+        "`episode_marks`",
+        "what became of an episode, marked as its rows come: read it through `episode_ledger`",
+    ),
     ("`dead_letters`, `control_events`", "what could not be decoded, what the run was told"),
     (
         "`sink_progress`, `sink_borders`, `rolled_minutes`, `schema_*`",
@@ -128,6 +132,15 @@ VIEWS: tuple[View, ...] = (
         name="token_accounts", columns="run_id outcome reason tokens",
         meaning="every sampled token once: trained, masked, dropped, abandoned, evaluated, pending "
         "or superseded; sums to sampled",
+    ),
+    View(
+        name="episode_ledger",
+        columns="run_id episode episode_id group_id purpose outcome reason issued_at assembled_at "
+        "action_tokens kept_tokens masked_low masked_high masked_other sampled_tokens "
+        "span_updates facts",
+        meaning="what the rows say of each episode, issued or not; `episode` is the number that "
+        "tables hold beside its name, a time in 2299 is one that is not known, `facts` are named "
+        "in infra/clickhouse/r30_flow.sql",
     ),
     View(
         name="episode_fates",

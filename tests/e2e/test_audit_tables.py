@@ -96,6 +96,10 @@ async def test_tables_rollups_and_topics_agree_and_each_break_is_named(filled: F
             "quantity_1h: buffer_age_s has 2 rows, the rollup counts 0",
             "ALTER TABLE quantity_hours DELETE WHERE quantity = 'buffer_age_s' " + _AT_ONCE,
         ),
+        (
+            "episode_ledger: trained_members has 2 tokens or marks, the rollup counts 0",
+            f"ALTER TABLE episode_marks DELETE WHERE bitTest(facts, 2) {_AT_ONCE}",
+        ),
     ):
         filled.engine.run(statement)
         assert says in _said(await filled.report())

@@ -29,6 +29,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     made_of = Tables(tmp_path_factory.mktemp("selection"))
     for run in TRAINED:
         fill(made_of, run)
+    made_of.roll()
     yield made_of
     made_of.close()
 

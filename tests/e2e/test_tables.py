@@ -174,13 +174,14 @@ def test_projections_made_as_parts_merge_change_no_answer(tmp_path: Path) -> Non
     tables = Tables(tmp_path)
     try:
         fill(tables)
+        tables.roll()
         questions = [f"SELECT * FROM {name} ORDER BY ALL" for name in OF_PROJECTIONS]
         before = [tables.ask(one) for one in questions]
         assert all(before)
         for name in ("token_commits", "episode_events"):
             tables.run(f"OPTIMIZE TABLE {name} FINAL")
         made = tables.ask("SELECT DISTINCT name FROM system.projection_parts WHERE active")
-        assert {row["name"] for row in made} == {"by_number", "by_run", "by_writer"}
+        assert {row["name"] for row in made} == {"by_run", "by_writer"}
         assert [tables.ask(one) for one in questions] == before
     finally:
         tables.close()
@@ -371,29 +372,3 @@ def test_a_label_with_ever_new_values_costs_its_rows_and_no_more(tables: Tables)
         {"environment": "", "n": 100},
         {"environment": "counter", "n": 100},
     ]
-
-
-def test_what_was_admitted_and_not_trained_is_dropped_once_the_run_is_closed(
-    tmp_path: Path,
-) -> None:
-    tables = Tables(tmp_path)
-    fill(tables)
-    asked = "SELECT outcome, reason, n FROM trajectory_accounts WHERE outcome != 'trained'"
-    before = {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)}
-    assert before["pending", ""] == 1
-    admitted = {
-        "episode_id": small_run.episode(3), "trajectory_offset": 0, "outcome": "admit",
-        "reason": "none", "weight": 1.0, "repeat": 1, "lag_steps": 0, "age_ms": 900,
-    }  # fmt: skip
-    decision = made(topics.GATE_DECISIONS, group_id="run-1.1.h", members=[admitted])
-    tables.add(topics.GATE_DECISIONS, [decision], at_ms=[(small_run.T0 + 50) * 1000])
-    assert {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)} == before
-    closed = made(topics.LEARNER_STEPS, kind="closed", epoch=1)
-    tables.add(topics.LEARNER_STEPS, [closed], at_ms=[(small_run.T0 + 60) * 1000])
-    after = {(row["outcome"], row["reason"]): row["n"] for row in tables.ask(asked)}
-    assert after == {key: n for key, n in before.items() if key[0] != "pending"} | {
-        ("dropped", "run_ended"): 1
-    }
-    dropped = "SELECT reason, n FROM trajectory_funnel WHERE stage = 'dropped' ORDER BY reason"
-    assert [tuple(row.values()) for row in tables.ask(dropped)] == [("lag", 1), ("run_ended", 1)]
-    tables.close()

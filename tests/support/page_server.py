@@ -30,6 +30,7 @@ def serving(folder: Path, model: Path) -> Iterator[str]:
     tables = Tables(folder)
     page_run.fill(tables, page_run.rows())
     selected_runs.fill(tables, SELECTED, at_ms=SELECTED_AT_MS)
+    tables.roll()
     tables.close()
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.support.page_process", str(folder), str(model)],
