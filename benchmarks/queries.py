@@ -171,7 +171,9 @@ async def _measure(folder: Path, rows: int, times: int) -> dict[str, Any]:
     minutes_n = await _one(store, "SELECT dateDiff('minute', min(ts), max(ts)) FROM learner_events")
     parts = "FROM system.parts WHERE active AND database = currentDatabase()"
     told: dict[str, Any] = {
-        "rows": await _one(store, f"SELECT sum(rows) {parts} AND table NOT LIKE '%_minutes'"),
+        "rows": await _one(
+            store, f"SELECT sum(rows) {parts} AND NOT match(table, '_(minutes|marks)$')"
+        ),
         "bytes": await _one(store, f"SELECT sum(bytes_on_disk) {parts}"),
         "parts": await _one(store, f"SELECT count() {parts}"),
         "commits": await _one(store, "SELECT count() FROM token_commits"),
