@@ -203,8 +203,8 @@ class Sink:
         )
         for rollup in self._rollups:
             minutes = await patiently(
-                context, partial(self._store.stale, rollup), f"the rollup of {rollup.table}",
-                retry_ms=retry_ms,
+                context, partial(self._store.stale, rollup, or_waiting=True),
+                f"the rollup of {rollup.table}", retry_ms=retry_ms,
             )  # fmt: skip
             self._stale.note(rollup.table, minutes)
 

@@ -161,24 +161,32 @@ class Store:
             for topic, partition, first, last, state in rows
         }
 
-    async def stale(self, rollup: Rollup) -> list[int]:
-        """Return the minutes whose rows are not those that the rollup holds. Unit: s since 1970."""
-        return [int(minute) for (minute,) in await self.rows(differing(rollup))]
+    async def stale(self, rollup: Rollup, *, or_waiting: bool = False) -> list[int]:
+        """Return the minutes whose rows are not those that the rollup holds. Unit: s since 1970.
 
-    async def roll(self, rollup: Rollup, minutes: Sequence[int], *, now_us: int) -> None:
-        """Make these minutes of a rollup anew. Of several makings of a minute that of the latest
-        time counts, so that this one is given a later time than all that stand, whatever the clock
-        says.
+        or_waiting: and those that have them and still wait for a task.
+        """
+        rows = await self.rows(differing(rollup, or_waiting=or_waiting))
+        return [int(minute) for (minute,) in rows]
+
+    async def roll(self, rollup: Rollup, minutes: Sequence[int], *, now_us: int) -> list[int]:
+        """Make these minutes of a rollup anew; return those that had rows without their task. Of
+        several makings of a minute that of the latest time counts, so that this one is given a
+        later time than all that stand, whatever the clock says.
         """
         if self._rolled is None:
             ((newest,),) = await self.rows(NEWEST)
             self._rolled = int(newest)
         self._rolled = rolled = max(now_us, self._rolled + 1)
+        waiting: list[int] = []
         for some in portions(minutes):
-            rows = await self.rows(counting(rollup, some))
+            counted = await self.rows(counting(rollup, some))
             await self.run(made(rollup, some, rolled=rolled))
-            if rows:
+            if counted:
+                rows = [(minute, count) for minute, count, _ in counted]
                 await self.run(noted(rollup, rows, rolled=rolled))
+            waiting += [int(minute) for minute, _, waits in counted if waits == "1"]
+        return waiting
 
     async def mark(self, run_id: RunId, ranges: Mapping[Place, Stored]) -> None:
         """Write the newest range of these partitions."""

@@ -189,12 +189,16 @@ class Writer:
         return others
 
     async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
-        """Make these minutes of a rollup anew, as patiently as rows are inserted."""
+        """Make these minutes of a rollup anew, as patiently as rows are inserted; those with rows
+        whose task is not there yet will be stale again when tasks come.
+        """
         now_us = self._context.clock.now_us()
-        await self._patiently(
+        waiting = await self._patiently(
             partial(self._store.roll, rollup, minutes, now_us=now_us),
             f"the rollup of {rollup.table}",
         )
+        if self._stale is not None and waiting:
+            self._stale.wait(rollup.table, waiting)
 
     def _is_open(self, place: Place) -> bool:
         stored = self._stored.get(place)

@@ -86,8 +86,8 @@ FROM (
     ifNull(most_4, -inf) AS mx_4
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, environment AS environment,
-      writer_id AS worker, epoch, number,
+      environment AS environment,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, epoch, number,
       toFloat64(lag_steps) AS v_0, 1 AS w_0,
       toFloat64(lag_s) AS v_1, 1 AS w_1,
       toFloat64(kl) AS v_2, 1 AS w_2,
@@ -142,15 +142,39 @@ FROM (
     minOrNullIf(v_1, w_1 AND isFinite(v_1)) AS least_1,
     maxOrNullIf(v_1, w_1 AND isFinite(v_1)) AS most_1,
     ifNull(least_1, inf) AS mn_1,
-    ifNull(most_1, -inf) AS mx_1
+    ifNull(most_1, -inf) AS mx_1,
+    max(h_0) AS had_0,
+    max(h_1) AS had_1
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(lag_steps) AS v_0, lag_steps >= 0 AS w_0,
-      toFloat64(age_ms / 1000) AS v_1, age_ms >= 0 AS w_1
+      k.task_environment AS environment, t, run_id, worker, epoch, number,
+      v_0, w_0, h_0, v_1, w_1, h_1
+    FROM (
+    SELECT
+      group_id,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
+      toFloat64(lag_steps) AS v_0, lag_steps >= 0 AS w_0, false AS h_0,
+      toFloat64(age_ms / 1000) AS v_1, age_ms >= 0 AS w_1, false AS h_1
     FROM gate_members
-    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND (lag_steps >= 0 OR age_ms >= 0)
+    ) AS s
+    LEFT JOIN (
+      SELECT run_id, group_id, any(environment) AS task_environment
+      FROM tasks
+      WHERE (run_id, group_id) IN (
+        SELECT run_id, group_id FROM gate_members
+        WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+      )
+      GROUP BY run_id, group_id
+    ) AS k
+    ON s.run_id = k.run_id AND s.group_id = k.group_id
+    UNION ALL
+    SELECT environment, t, run_id, worker, epoch, number,
+      toFloat64(0), 0, quantity = 'gate_lag_steps', toFloat64(0), 0, quantity = 'gate_age_s'
+    FROM quantity_minutes
+    WHERE quantity IN ('gate_lag_steps', 'gate_age_s')
+      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')
+      AND toUnixTimestamp(t) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
@@ -161,8 +185,9 @@ ARRAY JOIN
   [bad_0, bad_1] AS bad,
   [s_0, s_1] AS s,
   [mn_0, mn_1] AS mn,
-  [mx_0, mx_1] AS mx
-WHERE n + bad > 0;
+  [mx_0, mx_1] AS mx,
+  [had_0, had_1] AS had
+WHERE n + bad > 0 OR had;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
 SELECT
@@ -217,8 +242,8 @@ FROM (
     ifNull(most_3, -inf) AS mx_3
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      writer_id AS worker, epoch, number,
+      '' AS environment,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, epoch, number,
       toFloat64(greatest(0, toUnixTimestamp64Micro(first_token_at) - toUnixTimestamp64Micro(requested_at)) / 1000) AS v_0, kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(requested_at) > 0 AS w_0,
       toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(at) / 1000)) AS v_1, 1 AS w_1,
       toFloat64(`count`) AS v_2, kind = 'action' AS w_2,
@@ -288,17 +313,28 @@ FROM (
     minOrNullIf(v_3, w_3 AND isFinite(v_3)) AS least_3,
     maxOrNullIf(v_3, w_3 AND isFinite(v_3)) AS most_3,
     ifNull(least_3, inf) AS mn_3,
-    ifNull(most_3, -inf) AS mx_3
+    ifNull(most_3, -inf) AS mx_3,
+    max(h_0) AS had_0,
+    max(h_1) AS had_1,
+    max(h_2) AS had_2,
+    max(h_3) AS had_3
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(value / 1000) AS v_0, name = 'inter_token_us' AS w_0,
-      toFloat64(value / 1000) AS v_1, name = 'exposure_wait_us' AS w_1,
-      toFloat64(value / 1000) AS v_2, name = 'gateway_overhead_us' AS w_2,
-      toFloat64(value * 1000) AS v_3, name = 'environment_turn_s' AS w_3
+      if(labels['environment'] IN (SELECT environment FROM tasks), labels['environment'], '') AS environment,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
+      toFloat64(value / 1000) AS v_0, name = 'inter_token_us' AS w_0, false AS h_0,
+      toFloat64(value / 1000) AS v_1, name = 'exposure_wait_us' AS w_1, false AS h_1,
+      toFloat64(value / 1000) AS v_2, name = 'gateway_overhead_us' AS w_2, false AS h_2,
+      toFloat64(value * 1000) AS v_3, name = 'environment_turn_s' AS w_3, false AS h_3
     FROM metric_points
     WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+    UNION ALL
+    SELECT environment, t, run_id, worker, epoch, number,
+      toFloat64(0), 0, quantity = 'inter_token_ms', toFloat64(0), 0, quantity = 'exposure_wait_ms', toFloat64(0), 0, quantity = 'gateway_overhead_ms', toFloat64(0), 0, quantity = 'environment_turn_ms'
+    FROM quantity_minutes
+    WHERE quantity IN ('inter_token_ms', 'exposure_wait_ms', 'gateway_overhead_ms', 'environment_turn_ms')
+      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')
+      AND toUnixTimestamp(t) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
@@ -309,8 +345,9 @@ ARRAY JOIN
   [bad_0, bad_1, bad_2, bad_3] AS bad,
   [s_0, s_1, s_2, s_3] AS s,
   [mn_0, mn_1, mn_2, mn_3] AS mn,
-  [mx_0, mx_1, mx_2, mx_3] AS mx
-WHERE n + bad > 0;
+  [mx_0, mx_1, mx_2, mx_3] AS mx,
+  [had_0, had_1, had_2, had_3] AS had
+WHERE n + bad > 0 OR had;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
 SELECT
@@ -354,16 +391,41 @@ FROM (
     minOrNullIf(v_2, w_2 AND isFinite(v_2)) AS least_2,
     maxOrNullIf(v_2, w_2 AND isFinite(v_2)) AS most_2,
     ifNull(least_2, inf) AS mn_2,
-    ifNull(most_2, -inf) AS mx_2
+    ifNull(most_2, -inf) AS mx_2,
+    max(h_0) AS had_0,
+    max(h_1) AS had_1,
+    max(h_2) AS had_2
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(queue_us / 1000) AS v_0, kind = 'ended' AS w_0,
-      toFloat64(reset_us / 1000) AS v_1, kind = 'ended' AS w_1,
-      toFloat64(step_us / 1000) AS v_2, kind = 'ended' AS w_2
+      k.task_environment AS environment, t, run_id, worker, epoch, number,
+      v_0, w_0, h_0, v_1, w_1, h_1, v_2, w_2, h_2
+    FROM (
+    SELECT
+      group_id,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
+      toFloat64(queue_us / 1000) AS v_0, kind = 'ended' AS w_0, false AS h_0,
+      toFloat64(reset_us / 1000) AS v_1, kind = 'ended' AS w_1, false AS h_1,
+      toFloat64(step_us / 1000) AS v_2, kind = 'ended' AS w_2, false AS h_2
     FROM episode_events
-    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND (kind = 'ended')
+    ) AS s
+    LEFT JOIN (
+      SELECT run_id, group_id, any(environment) AS task_environment
+      FROM tasks
+      WHERE (run_id, group_id) IN (
+        SELECT run_id, group_id FROM episode_events
+        WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+      )
+      GROUP BY run_id, group_id
+    ) AS k
+    ON s.run_id = k.run_id AND s.group_id = k.group_id
+    UNION ALL
+    SELECT environment, t, run_id, worker, epoch, number,
+      toFloat64(0), 0, quantity = 'queue_wait_ms', toFloat64(0), 0, quantity = 'environment_reset_ms', toFloat64(0), 0, quantity = 'environment_step_ms'
+    FROM quantity_minutes
+    WHERE quantity IN ('queue_wait_ms', 'environment_reset_ms', 'environment_step_ms')
+      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')
+      AND toUnixTimestamp(t) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
@@ -374,8 +436,9 @@ ARRAY JOIN
   [bad_0, bad_1, bad_2] AS bad,
   [s_0, s_1, s_2] AS s,
   [mn_0, mn_1, mn_2] AS mn,
-  [mx_0, mx_1, mx_2] AS mx
-WHERE n + bad > 0;
+  [mx_0, mx_1, mx_2] AS mx,
+  [had_0, had_1, had_2] AS had
+WHERE n + bad > 0 OR had;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
 SELECT
@@ -403,14 +466,37 @@ FROM (
     minOrNullIf(v_0, w_0 AND isFinite(v_0)) AS least_0,
     maxOrNullIf(v_0, w_0 AND isFinite(v_0)) AS most_0,
     ifNull(least_0, inf) AS mn_0,
-    ifNull(most_0, -inf) AS mx_0
+    ifNull(most_0, -inf) AS mx_0,
+    max(h_0) AS had_0
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(duration_us / 1000) AS v_0, kind = 'result' AND NOT replayed AS w_0
+      k.task_environment AS environment, t, run_id, worker, epoch, number,
+      v_0, w_0, h_0
+    FROM (
+    SELECT
+      group_id,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
+      toFloat64(duration_us / 1000) AS v_0, kind = 'result' AND NOT replayed AS w_0, false AS h_0
     FROM tool_events
-    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND (kind = 'result' AND NOT replayed)
+    ) AS s
+    LEFT JOIN (
+      SELECT run_id, group_id, any(environment) AS task_environment
+      FROM tasks
+      WHERE (run_id, group_id) IN (
+        SELECT run_id, group_id FROM tool_events
+        WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+      )
+      GROUP BY run_id, group_id
+    ) AS k
+    ON s.run_id = k.run_id AND s.group_id = k.group_id
+    UNION ALL
+    SELECT environment, t, run_id, worker, epoch, number,
+      toFloat64(0), 0, quantity = 'tool_call_ms'
+    FROM quantity_minutes
+    WHERE quantity IN ('tool_call_ms')
+      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')
+      AND toUnixTimestamp(t) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
@@ -421,8 +507,9 @@ ARRAY JOIN
   [bad_0] AS bad,
   [s_0] AS s,
   [mn_0] AS mn,
-  [mx_0] AS mx
-WHERE n + bad > 0;
+  [mx_0] AS mx,
+  [had_0] AS had
+WHERE n + bad > 0 OR had;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
 SELECT
@@ -458,15 +545,39 @@ FROM (
     minOrNullIf(v_1, w_1 AND isFinite(v_1)) AS least_1,
     maxOrNullIf(v_1, w_1 AND isFinite(v_1)) AS most_1,
     ifNull(least_1, inf) AS mn_1,
-    ifNull(most_1, -inf) AS mx_1
+    ifNull(most_1, -inf) AS mx_1,
+    max(h_0) AS had_0,
+    max(h_1) AS had_1
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
-      toFloat64(duration_us / 1000) AS v_0, 1 AS w_0,
-      toFloat64(queued_us / 1000) AS v_1, 1 AS w_1
+      k.task_environment AS environment, t, run_id, worker, epoch, number,
+      v_0, w_0, h_0, v_1, w_1, h_1
+    FROM (
+    SELECT
+      group_id,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
+      toFloat64(duration_us / 1000) AS v_0, 1 AS w_0, false AS h_0,
+      toFloat64(queued_us / 1000) AS v_1, 1 AS w_1, false AS h_1
     FROM verdicts
-    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+    WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND (1)
+    ) AS s
+    LEFT JOIN (
+      SELECT run_id, group_id, any(environment) AS task_environment
+      FROM tasks
+      WHERE (run_id, group_id) IN (
+        SELECT run_id, group_id FROM verdicts
+        WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes})
+      )
+      GROUP BY run_id, group_id
+    ) AS k
+    ON s.run_id = k.run_id AND s.group_id = k.group_id
+    UNION ALL
+    SELECT environment, t, run_id, worker, epoch, number,
+      toFloat64(0), 0, quantity = 'verifier_ms', toFloat64(0), 0, quantity = 'verify_queue_ms'
+    FROM quantity_minutes
+    WHERE quantity IN ('verifier_ms', 'verify_queue_ms')
+      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')
+      AND toUnixTimestamp(t) IN ({minutes})
   )
   GROUP BY t, run_id, environment, worker, epoch, number
 )
@@ -477,8 +588,9 @@ ARRAY JOIN
   [bad_0, bad_1] AS bad,
   [s_0, s_1] AS s,
   [mn_0, mn_1] AS mn,
-  [mx_0, mx_1] AS mx
-WHERE n + bad > 0;
+  [mx_0, mx_1] AS mx,
+  [had_0, had_1] AS had
+WHERE n + bad > 0 OR had;
 
 INSERT INTO quantity_hours SETTINGS max_partitions_per_insert_block = 0
 SELECT
@@ -549,8 +661,8 @@ FROM (
     ifNull(most_5, -inf) AS mx_5
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, environment AS environment,
-      writer_id AS worker, -1 AS epoch, -1 AS number,
+      environment AS environment,
+      toStartOfMinute(ts) AS t, run_id, writer_id AS worker, -1 AS epoch, -1 AS number,
       toFloat64(greatest(0, toUnixTimestamp64Micro(ended_at) - toUnixTimestamp64Micro(issued_at)) / 1000 / 1000) AS v_0, 1 AS w_0,
       toFloat64(greatest(0, toUnixTimestamp64Micro(verified_at) - toUnixTimestamp64Micro(ended_at)) / 1000) AS v_1, toUnixTimestamp64Micro(verified_at) > 0 AS w_1,
       toFloat64(greatest(0, toUnixTimestamp64Milli(ts) - toUnixTimestamp64Micro(greatest(ended_at, verified_at)) / 1000)) AS v_2, 1 AS w_2,
@@ -617,8 +729,8 @@ FROM (
     ifNull(most_2, -inf) AS mx_2
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      worker_id AS worker, epoch, number,
+      '' AS environment,
+      toStartOfMinute(ts) AS t, run_id, worker_id AS worker, epoch, number,
       toFloat64(fetch_us / 1000) AS v_0, fetch_us > 0 AS w_0,
       toFloat64(pause_us / 1000) AS v_1, pause_us > 0 AS w_1,
       toFloat64(load_us / 1000) AS v_2, load_us > 0 AS w_2
@@ -674,8 +786,8 @@ FROM (
     ifNull(most_1, -inf) AS mx_1
   FROM (
     SELECT
-      toStartOfMinute(ts) AS t, run_id, '' AS environment,
-      learner_id AS worker, epoch, number,
+      '' AS environment,
+      toStartOfMinute(ts) AS t, run_id, learner_id AS worker, epoch, number,
       toFloat64(arraySum(mapValues(phases_us)) / 1000) AS v_0, kind = 'step' AS w_0,
       toFloat64((arraySum(mapValues(phases_us)) - phases_us['wait_batch'] - phases_us['paused'] - phases_us['start']) / 1000) AS v_1, kind = 'step' AS w_1
     FROM learner_events

@@ -11,10 +11,10 @@ DROP VIEW IF EXISTS kl_samples;
 DROP VIEW IF EXISTS turns;
 
 CREATE OR REPLACE VIEW quantity_1m AS
-SELECT * FROM quantity_minutes FINAL;
+SELECT * FROM quantity_minutes FINAL WHERE n + bad > 0;
 
 CREATE OR REPLACE VIEW quantity_1h AS
-SELECT * FROM quantity_hours FINAL;
+SELECT * FROM quantity_hours FINAL WHERE n + bad > 0;
 
 CREATE OR REPLACE VIEW metric_1m AS
 SELECT * FROM metric_minutes FINAL;
@@ -996,6 +996,13 @@ FROM quantity_1m AS r
 GROUP BY quantity, run_id, t;
 
 CREATE OR REPLACE VIEW quantities_by_environment AS
+SELECT quantity, run_id, environment, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[1] AS p50, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[2] AS p95, quantilesTDigestMerge(0.5, 0.95, 0.99)(q)[3] AS p99, if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, sum(r.n) AS n, sum(r.bad) AS bad
+FROM quantity_1h AS r
+WHERE quantity IN (
+  'policy_lag_steps', 'policy_lag_s', 'policy_lag_kl_nats', 'buffer_age_s', 'first_token_age_s', 'gate_lag_steps', 'gate_age_s', 'inter_token_ms', 'exposure_wait_ms', 'gateway_overhead_ms', 'queue_wait_ms', 'environment_reset_ms', 'environment_step_ms', 'environment_turn_ms', 'tool_call_ms', 'verifier_ms', 'verify_queue_ms', 'episode_s', 'verdict_wait_ms', 'assembly_wait_ms', 'episode_size_tokens', 'episode_length_turns', 'episode_reward'
+)
+GROUP BY quantity, run_id, environment
+UNION ALL
 SELECT
   quantity, run_id, environment,
   if(n <= 8192, small[1], large[1]) AS p50,
@@ -1012,45 +1019,9 @@ FROM (
     countIf(isFinite(value)) AS n,
     countIf(NOT isFinite(value)) AS bad
   FROM (
-    SELECT 'policy_lag_steps' AS quantity, run_id, environment, value FROM policy_lag_steps_samples
-    UNION ALL
-    SELECT 'policy_lag_s' AS quantity, run_id, environment, value FROM policy_lag_s_samples
-    UNION ALL
-    SELECT 'policy_lag_kl_nats' AS quantity, run_id, environment, value FROM policy_lag_kl_nats_samples
-    UNION ALL
-    SELECT 'buffer_age_s' AS quantity, run_id, environment, value FROM buffer_age_s_samples
-    UNION ALL
-    SELECT 'first_token_age_s' AS quantity, run_id, environment, value FROM first_token_age_s_samples
-    UNION ALL
-    SELECT 'inter_token_ms' AS quantity, run_id, environment, value FROM inter_token_ms_samples
-    UNION ALL
-    SELECT 'exposure_wait_ms' AS quantity, run_id, environment, value FROM exposure_wait_ms_samples
-    UNION ALL
-    SELECT 'gateway_overhead_ms' AS quantity, run_id, environment, value FROM gateway_overhead_ms_samples
-    UNION ALL
-    SELECT 'environment_turn_ms' AS quantity, run_id, environment, value FROM environment_turn_ms_samples
-    UNION ALL
-    SELECT 'episode_s' AS quantity, run_id, environment, value FROM episode_s_samples
-    UNION ALL
-    SELECT 'verdict_wait_ms' AS quantity, run_id, environment, value FROM verdict_wait_ms_samples
-    UNION ALL
-    SELECT 'assembly_wait_ms' AS quantity, run_id, environment, value FROM assembly_wait_ms_samples
-    UNION ALL
-    SELECT 'episode_size_tokens' AS quantity, run_id, environment, value FROM episode_size_tokens_samples
-    UNION ALL
-    SELECT 'episode_length_turns' AS quantity, run_id, environment, value FROM episode_length_turns_samples
-    UNION ALL
-    SELECT 'episode_reward' AS quantity, run_id, environment, value FROM episode_reward_samples
-    UNION ALL
     SELECT s.quantity AS quantity, s.run_id AS run_id, k.task_environment AS environment,
       s.value AS value
     FROM (
-      SELECT 'gate_lag_steps' AS quantity, run_id, group_id, toFloat64(lag_steps) AS value
-      FROM gate_members WHERE lag_steps >= 0
-      UNION ALL
-      SELECT 'gate_age_s' AS quantity, run_id, group_id, toFloat64(age_ms / 1000) AS value
-      FROM gate_members WHERE age_ms >= 0
-      UNION ALL
       SELECT 'ttft_ms' AS quantity, run_id, group_id, toFloat64(greatest(0, toUnixTimestamp64Micro(first_token_at) - toUnixTimestamp64Micro(requested_at)) / 1000) AS value
       FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND toUnixTimestamp64Micro(requested_at) > 0
       UNION ALL
@@ -1062,24 +1033,6 @@ FROM (
       UNION ALL
       SELECT 'kv_reuse_ratio' AS quantity, run_id, group_id, toFloat64(reused_tokens / (prefilled_tokens + reused_tokens)) AS value
       FROM token_commits WHERE kind = 'action' AND finish_reason NOT IN ('none', '') AND prefilled_tokens + reused_tokens > 0
-      UNION ALL
-      SELECT 'queue_wait_ms' AS quantity, run_id, group_id, toFloat64(queue_us / 1000) AS value
-      FROM episode_events WHERE kind = 'ended'
-      UNION ALL
-      SELECT 'environment_reset_ms' AS quantity, run_id, group_id, toFloat64(reset_us / 1000) AS value
-      FROM episode_events WHERE kind = 'ended'
-      UNION ALL
-      SELECT 'environment_step_ms' AS quantity, run_id, group_id, toFloat64(step_us / 1000) AS value
-      FROM episode_events WHERE kind = 'ended'
-      UNION ALL
-      SELECT 'tool_call_ms' AS quantity, run_id, group_id, toFloat64(duration_us / 1000) AS value
-      FROM tool_events WHERE kind = 'result' AND NOT replayed
-      UNION ALL
-      SELECT 'verifier_ms' AS quantity, run_id, group_id, toFloat64(duration_us / 1000) AS value
-      FROM verdicts WHERE 1
-      UNION ALL
-      SELECT 'verify_queue_ms' AS quantity, run_id, group_id, toFloat64(queued_us / 1000) AS value
-      FROM verdicts WHERE 1
     ) AS s
 LEFT JOIN (
   SELECT run_id, group_id, any(environment) AS task_environment

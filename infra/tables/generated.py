@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra.tables.quantities import QUANTITIES, SOURCES, Quantity, Source, of_table
-from stream_jobs.core.sink_rollups import OF_MINUTES
+from stream_jobs.core.sink_rollups import OF_MINUTES, TASKS
 
 EXACT_MAX = 8192
 """Up to so many samples the percentiles of `NAME` are those of all samples."""
@@ -23,6 +23,8 @@ _MERGED = (
     "if(sum(r.n) > 0, max(r.mx), 0) AS max, if(sum(r.n) > 0, sum(r.s) / sum(r.n), 0) AS mean, "
     "sum(r.n) AS n, sum(r.bad) AS bad"
 )
+_KEPT = "n + bad > 0"
+"""Of a key that a later making of its minute no longer has, a row without samples stays."""
 _CUTS = (
     ("quantities", "", "quantity_1h"),
     ("quantities_by_version", "epoch, number", "quantity_1m"),
@@ -36,6 +38,7 @@ _WARNING = (
 _INTO = "INSERT INTO {} SETTINGS max_partitions_per_insert_block = 0"
 _MINUTES, _HOURS = "quantity_minutes", "quantity_hours"
 _OF_MINUTES = f"WHERE {OF_MINUTES}"
+_NOWHERE = "''"
 
 _TASKS = (
     "\nLEFT JOIN (\n  SELECT run_id, group_id, any(environment) AS task_environment\n"
@@ -114,31 +117,82 @@ def _states(table: str) -> str:
         f"    ifNull(most_{number}, -inf) AS mx_{number}"
         for number in range(len(quantities))
     )
-    samples = ",\n".join(
-        f"      toFloat64({one.value}) AS v_{number}, {one.where} AS w_{number}"
-        for number, one in enumerate(quantities)
-    )
-    version = "epoch, number" if source.version else "-1 AS epoch, -1 AS number"
-    environment = source.environment or "''"
+    letters = ["q", "n", "bad", "s", "mn", "mx"]
+    kept, samples = _KEPT, _rows(table)
+    if source.is_looked_up:
+        letters.append("had")
+        kept = f"{_KEPT} OR had"
+        inner += "".join(
+            f",\n    max(h_{number}) AS had_{number}" for number in range(len(quantities))
+        )
+        samples = f"{samples}\n    UNION ALL\n{_earlier(table)}"
     arrays = ",\n  ".join(
         f"[{', '.join(f'{letter}_{number}' for number in range(len(quantities)))}] AS {letter}"
-        for letter in ("q", "n", "bad", "s", "mn", "mx")
+        for letter in letters
     )
-    names = ", ".join(f"'{one.name}'" for one in quantities)
     return (
         "SELECT t, run_id, quantity, environment, worker, epoch, number, q, n, bad, s, mn, mx,\n"
         f"  {{rolled}} AS rolled\nFROM (\n  SELECT\n    {_KEYS},\n{inner}\n"
-        "  FROM (\n    SELECT\n"
-        f"      toStartOfMinute(ts) AS t, run_id, {environment} AS environment,\n"
-        f"      {source.worker} AS worker, {version},\n{samples}\n"
-        f"    FROM {table}\n    {_OF_MINUTES}\n  )\n  GROUP BY {_KEYS}\n)\n"
-        f"ARRAY JOIN\n  [{names}] AS quantity,\n  {arrays}\nWHERE n + bad > 0"
+        f"  FROM (\n{samples}\n  )\n  GROUP BY {_KEYS}\n)\n"
+        f"ARRAY JOIN\n  [{_names(table)}] AS quantity,\n  {arrays}\nWHERE {kept}"
+    )
+
+
+def _names(table: str) -> str:
+    return ", ".join(f"'{one.name}'" for one in of_table(table))
+
+
+def _rows(table: str) -> str:
+    """Return the query for the samples of given minutes, one row each of the table."""
+    source = SOURCES[table]
+    figures = [
+        f"toFloat64({one.value}) AS v_{number}, {one.where} AS w_{number}"
+        + (f", false AS h_{number}" if source.is_looked_up else "")
+        for number, one in enumerate(of_table(table))
+    ]
+    samples = ",\n".join(f"      {one}" for one in figures)
+    version = "epoch, number" if source.version else "-1 AS epoch, -1 AS number"
+    moment = f"      toStartOfMinute(ts) AS t, run_id, {source.worker} AS worker, {version},\n"
+    if not source.waits_for_tasks:
+        return (
+            f"    SELECT\n      {source.environment or _NOWHERE} AS environment,\n"
+            f"{moment}{samples}\n    FROM {table}\n    {_OF_MINUTES}"
+        )
+    places = ", ".join(
+        f"v_{number}, w_{number}, h_{number}" for number in range(len(of_table(table)))
+    )
+    some = " OR ".join(dict.fromkeys(one.where for one in of_table(table)))
+    return (
+        "    SELECT\n      k.task_environment AS environment, t, run_id, worker, epoch, number,\n"
+        f"      {places}\n"
+        f"    FROM (\n    SELECT\n      group_id,\n{moment}{samples}\n"
+        f"    FROM {table}\n    {_OF_MINUTES} AND ({some})\n    ) AS s\n    LEFT JOIN (\n"
+        f"      SELECT run_id, group_id, any(environment) AS task_environment\n"
+        f"      FROM {TASKS}\n"
+        f"      WHERE (run_id, group_id) IN (\n        SELECT run_id, group_id FROM {table}\n"
+        f"        {_OF_MINUTES}\n      )\n      GROUP BY run_id, group_id\n    ) AS k\n"
+        "    ON s.run_id = k.run_id AND s.group_id = k.group_id"
+    )
+
+
+def _earlier(table: str) -> str:
+    """Return the query for the keys that the minutes had when they were made before.
+
+    A task that came since gives a sample another environment: what stood under the old one would
+    be counted beside it.
+    """
+    empty = ", ".join(f"toFloat64(0), 0, quantity = '{one.name}'" for one in of_table(table))
+    return (
+        f"    SELECT environment, t, run_id, worker, epoch, number,\n      {empty}\n"
+        f"    FROM {_MINUTES}\n    WHERE quantity IN ({_names(table)})\n"
+        "      AND t >= toDateTime({since}, 'UTC') AND t < toDateTime({until}, 'UTC')\n"
+        "      AND toUnixTimestamp(t) IN ({minutes})"
     )
 
 
 def _hours(table: str) -> str:
     """Return the statement that makes the hours anew which the minutes lie in."""
-    names = ", ".join(f"'{one.name}'" for one in of_table(table))
+    names = _names(table)
     return (
         "SELECT\n  toStartOfHour(m.t) AS t, run_id, quantity, environment, worker,\n"
         f"  {_STATE.replace('StateIf', 'MergeState')}(m.q) AS q,\n"
@@ -160,8 +214,10 @@ def views() -> str:
         "\n-- t-digest. Samples that are not finite stand in `bad` alone. quantities* answer from"
         "\n-- the rollup per minute, whatever the size of the run.\n\n",
         *(f"DROP VIEW IF EXISTS {name};\n" for name in ("kl", "kl_samples", "turns")),
-        "\nCREATE OR REPLACE VIEW quantity_1m AS\nSELECT * FROM quantity_minutes FINAL;\n",
-        "\nCREATE OR REPLACE VIEW quantity_1h AS\nSELECT * FROM quantity_hours FINAL;\n",
+        "\nCREATE OR REPLACE VIEW quantity_1m AS\n"
+        f"SELECT * FROM quantity_minutes FINAL WHERE {_KEPT};\n",
+        "\nCREATE OR REPLACE VIEW quantity_1h AS\n"
+        f"SELECT * FROM quantity_hours FINAL WHERE {_KEPT};\n",
         "\nCREATE OR REPLACE VIEW metric_1m AS\nSELECT * FROM metric_minutes FINAL;\n",
     ]
     for one in QUANTITIES:
@@ -228,19 +284,16 @@ def _merged(name: str, cut: str, states: str) -> str:
 
 
 def _by_environment() -> str:
-    """Return percentiles by environment, from the rows: most records do not name it.
+    """Return percentiles by environment: merged states where these tell it, of commits the rows.
 
-    Samples whose environment is that of their group's task are joined with the tasks all at once.
+    Commits are joined with their tasks all at once.
     """
-    own, of_task = [], []
+    told, of_rows = [], []
     for one in QUANTITIES:
-        if one.source.environment:
-            own.append(
-                f"    SELECT '{one.name}' AS quantity, run_id, environment, value "
-                f"FROM {one.name}_samples"
-            )
+        if one.source.environment or one.source.waits_for_tasks:
+            told.append(f"'{one.name}'")
         elif one.source.group:
-            of_task.append(
+            of_rows.append(
                 f"      SELECT '{one.name}' AS quantity, run_id, group_id, "
                 f"toFloat64({one.value}) AS value\n"
                 f"      FROM {one.source.table} WHERE {one.where}"
@@ -249,13 +302,13 @@ def _by_environment() -> str:
     joined = (
         "    SELECT s.quantity AS quantity, s.run_id AS run_id, k.task_environment AS environment,"
         "\n      s.value AS value\n    FROM (\n"
-        + "\n      UNION ALL\n".join(of_task)
+        + "\n      UNION ALL\n".join(of_rows)
         + f"\n    ) AS s{_TASKS}"
     )
-    union = "\n    UNION ALL\n".join([*own, joined])
     return (
-        f"\nCREATE OR REPLACE VIEW quantities_by_environment AS\n{_exact(keys)}FROM (\n{union}\n  )"
-        f"\n  GROUP BY {keys}\n);\n"
+        f"\nCREATE OR REPLACE VIEW quantities_by_environment AS\nSELECT {keys}, {_MERGED}\n"
+        f"FROM quantity_1h AS r\nWHERE quantity IN (\n  {', '.join(told)}\n)\nGROUP BY {keys}\n"
+        f"UNION ALL\n{_exact(keys)}FROM (\n{joined}\n  )\n  GROUP BY {keys}\n);\n"
     )
 
 

@@ -74,7 +74,8 @@ A record is a row after at most `sink.batch_interval_s`, or later when writing s
 take more than `sink.busy_share_max` of the time. Ranges of offsets are written ahead and inserted
 under a token that names them, so a sink that is killed at any moment leaves no row out and none
 twice; it resumes from `sink_progress`. The percentiles per minute follow `sink.rollup_interval_s`
-later.
+later, and so does what became of episodes and of their tokens (`episode_ledger` and the views that
+rest on it); a sink that starts makes up first for what the one before it left out.
 
 | what happens | what follows |
 |---|---|
@@ -83,6 +84,7 @@ later.
 | a clock is wild, or jumps back | the row stands, its moment brought within 1970 to 2100 |
 | a label or an environment has ever new values | rows; percentiles know the tasks' environments |
 | metrics have ever new names | rows; percentiles tell 1,000 of a run apart, then `other_names` |
+| a task comes after records of its group | its samples have no environment until it is there |
 | a row is from the far past or future | it is kept: no table forgets by age |
 | the database is slow or down | it reads up to its bound, and tries for `sink.insert_retry_s` |
 | a query would scan everything | it ends at its limit of time, rows or memory |

@@ -1,7 +1,8 @@
 """Every quantity that the tables answer with p50, p95, p99, max and n: name, unit, meaning, source.
 
 Invariants: a name ends in its unit; a sample is made from one row alone, so that a rollup that is
-filled as rows come holds what the rows hold; lengths of time are never below zero.
+filled as rows come holds what the rows hold, and at most its environment from the task of its
+group; lengths of time are never below zero.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ class Source:
     """Whether rows carry `episode_id`."""
     group: bool = True
     """Whether rows carry `group_id`."""
+    waits_for_tasks: bool = False
+    """Whether the rollup tells environments that only tasks name. Then a minute is made anew when
+    tasks come that its rows lacked. Of the many commits it would hold several times the states.
+    """
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether what the tasks say decides the environment of a row in the rollup."""
+        return self.waits_for_tasks or "tasks" in self.environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +70,11 @@ def _since(earlier: str) -> str:
 TRAINED = Source(
     table="trained_members", record="LearnerEvent", environment="environment", version=True
 )
-DECIDED = Source(table="gate_members", record="GateDecision")
+DECIDED = Source(table="gate_members", record="GateDecision", waits_for_tasks=True)
 COMMITS = Source(table="token_commits", record="TokenCommit", version=True)
-EPISODES = Source(table="episode_events", record="EpisodeEvent")
-TOOLS = Source(table="tool_events", record="ToolEvent")
-VERDICTS = Source(table="verdicts", record="VerifierResult")
+EPISODES = Source(table="episode_events", record="EpisodeEvent", waits_for_tasks=True)
+TOOLS = Source(table="tool_events", record="ToolEvent", waits_for_tasks=True)
+VERDICTS = Source(table="verdicts", record="VerifierResult", waits_for_tasks=True)
 TRAJECTORIES = Source(table="trajectories", record="Trajectory", environment="environment")
 REFRESHES = Source(
     table="refreshes", record="RefreshEvent", worker="worker_id",

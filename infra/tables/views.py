@@ -83,8 +83,8 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         name="quantities_by_environment", columns=f"quantity run_id environment {_CUT}",
-        meaning="the same by environment, from the rows: most records name it by their group's "
-        "task alone",
+        meaning="the same by environment, which most records name by their group's task alone; a "
+        "sample has none until its task is there. Of token commits from the rows",
     ),
     View(
         name="quantity_1m",

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 MINUTE_S = 60
 MINUTES_MAX = 500
 """Minutes that one statement makes, at most."""
+TASKS = "tasks"
+"""The table that rows of some others wait for: it tells the environment of their group."""
+_KNOWN = f"countIf((run_id, group_id) IN (SELECT run_id, group_id FROM {TASKS}))"
+"""How many rows have a task that is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,8 @@ class Rollup:
     """With the places {since}, {until}, {minutes} and {rolled}."""
     definition: str
     """Checksum of the file that it stands in: a minute made by another one is made anew."""
+    waits_for_tasks: bool = False
+    """Whether it joins rows with their tasks: those whose task comes later change what it makes."""
 
 
 class Stale:
@@ -37,14 +43,27 @@ class Stale:
     def __init__(self, tables: Iterable[str], *, interval_ms: int) -> None:
         """tables: those with a rollup. interval_ms: a minute is made at most so often."""
         self._minutes: dict[str, set[int]] = {table: set() for table in tables}
+        self._waiting: dict[str, set[int]] = {}
+        """Minutes with rows whose task was not there when they were made, by table."""
         self._interval_ms = interval_ms
         self._made_ms = 0
 
     def note(self, table: str, minutes: Iterable[int]) -> None:
-        """Take minutes that got rows; other tables' are left out. Unit: s since 1970."""
+        """Take minutes that got rows; other tables' are left out. Unit: s since 1970.
+
+        Tasks make those stale that wait for tasks: any of them may be theirs.
+        """
         known = self._minutes.get(table)
         if known is not None:
             known.update(minutes)
+        if table == TASKS:
+            for other, waiting in self._waiting.items():
+                self._minutes[other] |= waiting
+            self._waiting = {}
+
+    def wait(self, table: str, minutes: Iterable[int]) -> None:
+        """Take minutes that were made without all their tasks. Unit: s since 1970."""
+        self._waiting.setdefault(table, set()).update(minutes)
 
     @property
     def waiting(self) -> int:
@@ -74,13 +93,25 @@ def portions(minutes: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def counting(rollup: Rollup, minutes: Sequence[int]) -> str:
-    """Return the query for how many rows these minutes have; asked before they are made."""
+    """Return the query for how many rows these minutes have, those with a task twice, and whether
+    they wait for a task; asked before they are made.
+    """
     return _filled(
-        f"SELECT toUnixTimestamp(toStartOfMinute(ts)) AS t, count() FROM {rollup.table}\n"
-        f"WHERE {OF_MINUTES}\nGROUP BY t",
+        f"SELECT toUnixTimestamp(toStartOfMinute(ts)) AS t, {_rows(rollup)} AS rows, "
+        f"{_waits(rollup)}\nFROM {rollup.table}\nWHERE {OF_MINUTES}\nGROUP BY t",
         minutes,
         0,
     )
+
+
+def _rows(rollup: Rollup) -> str:
+    """Return the count that shows both a row and a task that came later."""
+    return f"count() + ({_KNOWN} AS known)" if rollup.waits_for_tasks else "count()"
+
+
+def _waits(rollup: Rollup) -> str:
+    """Return the condition on the same rows that one of them lacks its task."""
+    return "known < count()" if rollup.waits_for_tasks else "0"
 
 
 def noted(rollup: Rollup, rows: Iterable[tuple[str, ...]], *, rolled: int) -> str:
@@ -127,13 +158,19 @@ def _filled(statement: str, minutes: Sequence[int], rolled: int) -> str:
     return statement
 
 
-def differing(rollup: Rollup) -> str:
-    """Return the query for minutes whose rows are not those that the rollup holds."""
+def differing(rollup: Rollup, *, or_waiting: bool = False) -> str:
+    """Return the query for minutes whose rows are not those that the rollup holds.
+
+    or_waiting: and for those that have them and still wait for a task.
+    """
+    waiting = " OR s.waits" if or_waiting else ""
     return (
         "SELECT toUnixTimestamp(s.t) FROM (\n"
-        f"  SELECT toStartOfMinute(ts) AS t, count() AS rows FROM {rollup.table} GROUP BY t\n"
+        f"  SELECT toStartOfMinute(ts) AS t, {_rows(rollup)} AS rows, {_waits(rollup)} AS waits\n"
+        f"  FROM {rollup.table} GROUP BY t\n"
         ") AS s\nLEFT JOIN (\n"
         f"  SELECT t, rows, definition FROM rolled_minutes FINAL WHERE rollup = '{rollup.name}'\n"
         ") AS r ON s.t = r.t\n"
-        f"WHERE s.rows != r.rows OR r.definition != '{rollup.definition}'\nORDER BY s.t"
+        f"WHERE s.rows != r.rows OR r.definition != '{rollup.definition}'{waiting}\n"
+        "ORDER BY s.t"
     )

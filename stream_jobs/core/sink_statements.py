@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.errors import Boundary, RejectedError, SettingsError
-from stream_jobs.core.sink_rollups import Rollup
+from stream_jobs.core.sink_rollups import TASKS, Rollup
 
 _READS = frozenset({"select", "with", "show", "describe", "desc", "explain", "exists"})
 _OUTSIDE = frozenset(
@@ -206,7 +206,10 @@ def _rollup(statement: str, checksum: str) -> Rollup:
         )
     into = re.match(r"INSERT INTO (\w+)", statement)
     name = f"{into[1] if into else '?'} from {table[1]}"
-    return Rollup(name=name, table=table[1], statement=statement, definition=checksum[:16])
+    return Rollup(
+        name=name, table=table[1], statement=statement, definition=checksum[:16],
+        waits_for_tasks=f"FROM {TASKS}\n      WHERE (run_id, group_id) IN" in statement,
+    )  # fmt: skip
 
 
 def outstanding(migrations: Sequence[Migration], applied: dict[int, str]) -> tuple[Migration, ...]:

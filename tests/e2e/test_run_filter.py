@@ -36,7 +36,6 @@ READ_WHOLE = {
     "gateway_overhead_ms_samples": (TASKS, 1),
     "environment_turn_ms_samples": (TASKS, 1),
     "inter_token_ms_samples": (TASKS, 1),
-    "quantities_by_environment": (TASKS, 4),
 }
 """Views that also read a small table of all runs, and how often at most."""
 

@@ -24,17 +24,19 @@ from infra.run.asking import ask
 from infra.run.folder import find
 from infra.topic_admin import create_topics
 from schemas.errors import RejectedError
-from schemas.ids import RunId, WorkerId
+from schemas.ids import RunId, WorkerId, group_id
 from schemas.packing import pack_ids, pack_logprobs
 from schemas.ports import Acked, Pending, Producer
 from schemas.records.metric_point import MetricPoint
-from schemas.topics import METRICS, POLICIES, TOKENS
+from schemas.topics import METRICS, POLICIES, TASKS, TOKENS, VERDICTS
 from stream_jobs.core.sink_tables import TABLES, TOPICS
 from tests.conftest import LocalPlatform
 from tests.contract.conftest import KafkaHarness
 from tests.support import role_process
+from tests.support.fake_rollout import task
 from tests.support.random_records import RecordBuilder
 from tests.support.records import commit
+from tests.support.small_run import made
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -265,6 +267,36 @@ async def test_a_rollup_counts_each_point_once_and_bad_numbers_apart(
     assert (most, n, bad) == (100.0, 100.0, 2.0)
     assert abs(p50 - 50) <= 1
     assert abs(p99 - 99) <= 1
+    sink.stop()
+
+
+async def test_a_task_that_comes_after_its_verdict_tells_the_environment_also_after_a_kill(
+    harness: KafkaHarness, sink: SinkProcess
+) -> None:
+    producer = harness.producer()
+
+    async def judge(ordinal: int) -> None:
+        fields = {"duration_us": 1_000, "group_id": group_id(RUN, ordinal)}
+        await producer.offer(VERDICTS, made(VERDICTS, run_id=RUN, **fields))
+
+    def told(expected: str) -> None:
+        asked = (
+            "SELECT environment, n FROM quantities_by_environment WHERE quantity = 'verifier_ms' "
+            "ORDER BY environment FORMAT CSV"
+        )
+        sink.await_until(lambda: sink.ask(asked).replace('"', "") == expected, expected)
+
+    for ordinal in range(3):
+        await judge(ordinal)
+    sink.start()
+    told(",3")
+    await producer.offer(TASKS, task(0, run=RUN))
+    told(",2\narithmetic,1")
+    sink.kill()
+    sink.start()
+    sink.await_rows("verdicts", 3)
+    await producer.offer(TASKS, task(1, run=RUN))
+    told(",1\narithmetic,2")
     sink.stop()
 
 

@@ -148,13 +148,15 @@ class _Served:
         return sum([await self._store.insert(one, messages, token) for one in TABLES[name]])
 
     async def roll(self) -> int:
-        count = 0
+        # As in the sink, all rollups of a table see the same minutes.
+        stale: dict[str, set[int]] = {}
+        for rollup in self._rollups:
+            stale.setdefault(rollup.table, set()).update(await self._store.stale(rollup))
         for rollup in self._rollups:
             self._rolled += 1
-            minutes = await self._store.stale(rollup)
+            minutes = sorted(stale[rollup.table])
             await self._store.roll(rollup, minutes, now_us=self._rolled)
-            count += len(minutes)
-        return count
+        return sum(len(stale[rollup.table]) for rollup in self._rollups)
 
     async def ask(self, statement: str, parameters: Mapping[str, str]) -> Any:
         plain = f"{statement} SETTINGS output_format_json_quote_64bit_integers = 0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from infra.run.worker import table_definitions
 from schemas.errors import RejectedError, SettingsError
 from stream_jobs.core.sink_statements import (
     changed,
@@ -141,6 +142,14 @@ def test_a_rollup_names_the_table_that_it_reads_and_one_that_reads_none_is_refus
     assert (one.name, one.table) == ("b from a", "a")
     with pytest.raises(SettingsError, match="does not read one table"):
         parse_migrations([migration(1), "-- rollups: x\nINSERT INTO b SELECT 1;\n"])
+
+
+def test_rollups_of_records_that_name_a_group_alone_wait_for_tasks_but_of_commits() -> None:
+    told = parse_migrations(table_definitions()).rollups
+    assert {one.name for one in told if one.waits_for_tasks} == {
+        f"quantity_minutes from {table}"
+        for table in ("gate_members", "episode_events", "tool_events", "verdicts")
+    }
 
 
 def test_definitions_become_replicated_ones_on_a_cluster_and_stay_as_they_are_without() -> None:
