@@ -36,7 +36,7 @@ _SAY_AGAIN_S = 60.0
 _BUSY_SETTLED = 100
 _REST_S = 0.002
 # The library holds a refused batch for written once the next one of its partition is. On a
-# partition without a record of this producer, as one made or moved just now, the broker takes that
+# partition without a record of this producer, as one made just now, the broker takes that
 # next one although the first is missing: then the acknowledgement is of a record that is lost.
 _NO_OFFSET = "acknowledged without an offset: it may have been refused while the next was written"
 _new = tuple.__new__
