@@ -217,37 +217,37 @@ CREATE OR REPLACE VIEW steps_counted AS
 SELECT run_id, ordinal, max(epoch) AS epoch FROM learner_events WHERE kind = 'step'
 GROUP BY run_id, ordinal;
 
+-- Rows of one kind each, put together by run: each join takes the engine longer to plan than to
+-- make. A worker that is being refreshed holds its episodes up: that time is the refresh's.
 CREATE OR REPLACE VIEW throughput AS
+WITH arrayReverseSort(arrayMap(
+  one -> (one.2 - if(one.1 = 'rollout', sumIf(busy, what = 'sync'), 0), one.1),
+  groupArrayIf((what, busy), what NOT IN ('wall', 'tokens'))
+))[1] AS busiest
 SELECT
-  w.run_id AS run_id, w.wall_s AS wall_s,
-  s.tokens AS raw_tokens, t.tokens AS trained_tokens, t.trajectories AS trained_trajectories,
+  run_id, max(wall) AS wall_s, max(sampled) AS raw_tokens, max(kept) AS trained_tokens,
+  max(trained) AS trained_trajectories,
   if(wall_s > 0, raw_tokens / wall_s, 0) AS raw_tokens_per_s,
   if(wall_s > 0, trained_tokens / wall_s, 0) AS effective_tokens_per_s,
   if(wall_s > 0, trained_trajectories / wall_s, 0) AS effective_trajectories_per_s,
-  b.stage AS bottleneck, b.busy_s AS bottleneck_busy_s,
-  if(b.busy_s > 0, trained_tokens / b.busy_s, 0) AS bound_tokens_per_s
-FROM run_wall AS w
-LEFT JOIN (
-  SELECT run_id, toInt64(sum(q.s)) AS tokens FROM quantity_1m AS q
-  WHERE quantity = 'commit_size_tokens' GROUP BY run_id
-) AS s ON w.run_id = s.run_id
-LEFT JOIN (
-  SELECT run_id, sum(kept_tokens) AS tokens, uniqExact(episode) AS trajectories
+  busiest.2 AS bottleneck, busiest.1 AS bottleneck_busy_s,
+  if(bottleneck_busy_s > 0, trained_tokens / bottleneck_busy_s, 0) AS bound_tokens_per_s
+FROM (
+  SELECT run_id, 'wall' AS what, wall_s AS wall, 0 AS sampled, 0 AS kept, 0 AS trained, 0 AS busy
+  FROM run_wall
+  UNION ALL
+  SELECT run_id, 'tokens', 0, toInt64(sum(q.s)), 0, 0, 0
+  FROM quantity_1h AS q WHERE quantity = 'commit_size_tokens' GROUP BY run_id
+  UNION ALL
+  SELECT run_id, 'tokens', 0, 0, sum(kept_tokens), uniqExact(episode), 0
   FROM trained_members
   WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
   GROUP BY run_id
-) AS t ON w.run_id = t.run_id
-LEFT JOIN (
-  SELECT run_id, argMax(stage, busy) AS stage, max(busy) AS busy_s
-  FROM (
-    -- A worker that is being refreshed holds its episodes up: that time is the refresh's.
-    SELECT run_id, stage,
-      busy_s - if(stage = 'rollout', sumIf(busy_s, stage = 'sync') OVER (PARTITION BY run_id), 0)
-        AS busy
-    FROM stage_busy
-  )
-  GROUP BY run_id
-) AS b ON w.run_id = b.run_id;
+  UNION ALL
+  SELECT run_id, stage, 0, 0, 0, 0, busy_s FROM stage_busy
+)
+GROUP BY run_id
+HAVING countIf(what = 'wall') > 0;
 
 CREATE OR REPLACE VIEW throughput_by_minute AS
 SELECT run_id, t, sum(raw) AS raw_tokens, sum(kept) AS trained_tokens,
@@ -293,69 +293,71 @@ GROUP BY run_id, epoch, number;
 -- whole run, run_us is how long all episodes ran, exposure_us how long tokens waited for the broker.
 --
 -- Everything lies on one line of time and is looked through once: a join by time would not let a
--- filter on the run reach its right side, and each join takes the engine longer to plan than to make.
--- n intervals had begun and not ended by a moment, and s is the sum of their beginnings less that of
--- the ends that were: n * moment - s is how long all lasted until then. s may pass 2^63 and come
--- back; the difference is right all the same.
+-- filter on the run reach its right side, and each join takes the engine longer to plan than to make,
+-- as does each column of what is put together. n intervals had begun and not ended by a moment, and s
+-- is the sum of their beginnings less that of the ends that were: n * moment - s is how long all
+-- lasted until then. s may pass 2^63 and come back; the difference is right all the same.
 CREATE OR REPLACE VIEW step_waits AS
-WITH CAST(map(), 'Map(LowCardinality(String), Int64)') AS none
 SELECT
-  run_id, epoch, number, max(of_ordinal) AS ordinal, max(waited) AS wait_us,
-  maxIf(moment, sign = -1) AS wait_began, maxIf(moment, sign = 1) AS wait_ended,
-  anyIf(phases, sign = 1) AS phases_us, max(late) AS late_us,
-  sum(sign * (pauses_n * moment - pauses_s)) / greatest(1, max(workers_n)) AS refreshed_us,
-  sum(sign * (gaps_n * moment - gaps_s)) AS idle_us,
+  run_id, epoch, number, maxIf(value, what = 'ended') AS ordinal,
+  wait_ended - wait_began AS wait_us,
+  maxIf(moment, what = 'began') AS wait_began, maxIf(moment, what = 'ended') AS wait_ended,
+  anyIf(phases, what = 'ended') AS phases_us, maxIf(value, what = 'late') AS late_us,
+  (sumIf(paused, what = 'ended') - sumIf(paused, what = 'began')) / greatest(1, max(workers_n))
+    AS refreshed_us,
+  sumIf(idle, what = 'ended') - sumIf(idle, what = 'began') AS idle_us,
   max(ran) AS run_us, max(exposed) AS exposure_us
 FROM (
   SELECT
-    run_id, epoch, number, of_ordinal, waited, moment, sign, phases, late,
-    sum(pause) OVER so_far AS pauses_n, sum(pause * moment) OVER so_far AS pauses_s,
-    sum(gap) OVER so_far AS gaps_n, sum(gap * moment) OVER so_far AS gaps_s,
-    max(workers) OVER so_far AS workers_n, max(run) OVER so_far AS ran,
-    max(exposure) OVER so_far AS exposed
+    run_id, epoch, number, what, moment, value, phases,
+    sumIf(value, what = 'pause') OVER so_far * moment
+      - sumIf(value * moment, what = 'pause') OVER so_far AS paused,
+    sumIf(value, what = 'gap') OVER so_far * moment
+      - sumIf(value * moment, what = 'gap') OVER so_far AS idle,
+    maxIf(value, what = 'workers') OVER so_far AS workers_n,
+    maxIf(value, what = 'ran') OVER so_far AS ran,
+    maxIf(value, what = 'exposed') OVER so_far AS exposed
   FROM (
     SELECT
-      run_id, epoch, number, ordinal AS of_ordinal, wait_us AS waited, edge.1 AS moment,
-      edge.2 AS sign, phases_us AS phases, 0 AS late, 0 AS pause, 0 AS gap, 0 AS workers, 0 AS run,
-      0 AS exposure
-    FROM step_times ARRAY JOIN [(wait_began, -1), (wait_ended, 1)] AS edge
+      run_id, epoch, number, edge.1 AS what, edge.2 AS moment, ordinal AS value,
+      phases_us AS phases
+    FROM step_times ARRAY JOIN [('began', wait_began), ('ended', wait_ended)] AS edge
     UNION ALL
-    SELECT run_id, epoch, number, 0, 0, 0, 0, none, late_us, 0, 0, 0, 0, 0 FROM batches_gated
+    SELECT run_id, epoch, number, 'late', 0, late_us, map() FROM batches_gated
     UNION ALL
-    SELECT run_id, 0, 0, 0, 0, edge.1, 0, none, 0, edge.2, 0, 0, 0, 0
-    FROM refreshes
-    ARRAY JOIN [
-      (toUnixTimestamp64Micro(at) - pause_us, 1), (toUnixTimestamp64Micro(at), -1)
-    ] AS edge
-    WHERE pause_us > 0
-    UNION ALL
-    SELECT run_id, 0, 0, 0, 0, 0, 0, none, 0, 0, 0, uniqExact(worker_id), 0, 0
-    FROM refreshes GROUP BY run_id
-    UNION ALL
-    SELECT run_id, 0, 0, 0, 0, edge.1, 0, none, 0, 0, edge.2, 0, run_us, 0
+    SELECT run_id, 0, 0, edge.1, edge.2, edge.3, map()
     FROM (
-      -- After as many had begun as have ended none runs, until the next begins. A moment without a
-      -- gap before all others tells how long all ran where there is no gap.
-      SELECT run_id, sum(one.ended - one.began) AS run_us,
-        arrayPushFront(arrayFlatten(arrayMap(gap -> [(gap.1, 1), (gap.2, -1)], arrayFilter(
-          gap -> gap.2 > gap.1,
-          arrayZip(
+      SELECT run_id, arrayPushFront(
+        arrayFlatten(groupArrayIf([
+          ('pause', toUnixTimestamp64Micro(at) - pause_us, toInt64(1)),
+          ('pause', toUnixTimestamp64Micro(at), toInt64(-1))
+        ], pause_us > 0)),
+        ('workers', toInt64(0), toInt64(uniqExact(worker_id)))
+      ) AS edges
+      FROM refreshes GROUP BY run_id
+      UNION ALL
+      -- After as many had begun as have ended none runs, until the next begins.
+      SELECT run_id, arrayPushFront(
+        arrayFlatten(arrayMap(gap -> [('gap', gap.1, toInt64(1)), ('gap', gap.2, toInt64(-1))],
+          arrayFilter(gap -> gap.2 > gap.1, arrayZip(
             arrayPopBack(arraySort(groupArray(one.ended))),
             arrayPopFront(arraySort(groupArray(one.began)))
-          )
-        ))), (0, 0)) AS edges
+          ))
+        )),
+        ('ran', toInt64(0), sum(one.ended - one.began))
+      ) AS edges
       FROM episode_runs AS one GROUP BY run_id
+      UNION ALL
+      SELECT run_id, [('exposed', toInt64(0), toInt64(round(sum(q.s) * 1000)))] AS edges
+      FROM quantity_1h AS q WHERE quantity = 'exposure_wait_ms' GROUP BY run_id
     )
     ARRAY JOIN edges AS edge
-    UNION ALL
-    SELECT run_id, 0, 0, 0, 0, 0, 0, none, 0, 0, 0, 0, 0, sum(q.s) * 1000
-    FROM quantity_1m AS q WHERE quantity = 'exposure_wait_ms' GROUP BY run_id
   )
   WINDOW so_far AS (PARTITION BY run_id ORDER BY moment)
 )
-WHERE sign != 0 OR late > 0
+WHERE what IN ('began', 'ended', 'late')
 GROUP BY run_id, epoch, number
-HAVING countIf(sign = 1) > 0;
+HAVING countIf(what = 'ended') > 0;
 
 -- Where the learner's time went. Waiting for a batch is given to its causes one after the other, so
 -- that causes and phases sum to the whole: refresh, while workers stood still (averaged over them);
