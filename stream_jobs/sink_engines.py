@@ -89,6 +89,9 @@ class EmbeddedEngine:
             "max_execution_time": limits.seconds_max,
             "max_result_rows": limits.rows_max,
             "result_overflow_mode": "'throw'",
+            # Over views and on one thread these two passes of a plan cost more than they save.
+            "enable_join_runtime_filters": 0,
+            "query_plan_remove_unused_columns": 0,
             "max_memory_usage": limits.memory_bytes_max,
             "readonly": 1,
         }.items():

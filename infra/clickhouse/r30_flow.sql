@@ -367,29 +367,27 @@ HAVING countIf(what = 'ended') > 0;
 CREATE OR REPLACE VIEW wait_attribution AS
 WITH
   least(wait_us, toInt64(refreshed_us)) AS refresh,
-  least(wait_us - refresh, toInt64(greatest(0, wait_ended - greatest(wait_began, late_us))))
-    AS straggler_if,
-  if(late_us > 0, straggler_if, 0) AS straggler,
-  least(wait_us - refresh - straggler, toInt64(idle_us)) AS backpressure,
+  if(
+    late_us > 0,
+    least(wait_us - refresh, greatest(0, wait_ended - greatest(wait_began, late_us))),
+    0
+  ) AS straggler,
+  least(wait_us - refresh - straggler, idle_us) AS backpressure,
   wait_us - refresh - straggler - backpressure AS rest,
-  toInt64(rest * if(run_us > 0, least(1, exposure_us / run_us), 0)) AS commit,
-  arrayConcat(
-    [
-      ('wait', 'refresh', refresh), ('wait', 'straggler', straggler),
-      ('wait', 'backpressure', backpressure), ('wait', 'commit', commit),
-      ('wait', 'batch_not_full', rest - commit)
-    ],
-    arrayMap(
-      x -> (if(x.1 = 'paused', 'wait', 'work'), x.1, x.2),
-      arrayFilter(x -> x.1 != 'wait_batch', CAST(phases_us, 'Array(Tuple(String, Int64))'))
-    )
-  ) AS parts
-SELECT
-  run_id, epoch, ordinal, part.1 AS kind, part.2 AS cause, part.3 / 1000000 AS spent_s
+  toInt64(rest * if(run_us > 0, least(1, exposure_us / run_us), 0)) AS commit
+SELECT run_id, epoch, ordinal, kind, cause, us / 1000000 AS spent_s
 FROM step_waits
 -- The function arrayJoin would keep a filter on the run from reaching the rows.
-ARRAY JOIN parts AS part
-WHERE spent_s != 0;
+ARRAY JOIN
+  arrayConcat(
+    ['wait', 'wait', 'wait', 'wait', 'wait'],
+    arrayMap(one -> if(one = 'paused', 'wait', 'work'), mapKeys(phases_us))
+  ) AS kind,
+  arrayConcat(
+    ['refresh', 'straggler', 'backpressure', 'commit', 'batch_not_full'], mapKeys(phases_us)
+  ) AS cause,
+  arrayConcat([refresh, straggler, backpressure, commit, rest - commit], mapValues(phases_us)) AS us
+WHERE us != 0 AND cause != 'wait_batch';
 
 CREATE OR REPLACE VIEW wait_totals AS
 SELECT run_id, kind, cause, sum(spent_s) AS spent_s FROM wait_attribution
