@@ -234,7 +234,9 @@ class Sink:
         if not small:
             return
         await self._insert(small)
-        self._rested_ms = self._rested(began_ms)
+        # Together as large as a full one they are not small: what came behind them need not wait.
+        if sum(count(batch.messages) for batch in small) < self._settings.batch_offsets:
+            self._rested_ms = self._rested(began_ms)
 
     def _fullness(self) -> float:
         """Return how much of what may be held is held or being written. Unit: ratio."""

@@ -15,7 +15,7 @@ from stream_jobs import sink
 from stream_jobs.sink import Sink
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
-from tests.support.clocks import RealClock
+from tests.support.clocks import HeldClock, RealClock
 from tests.support.fake_rollout import context_on
 from tests.support.memory_bus import MemoryBus
 from tests.support.records import commit
@@ -118,6 +118,45 @@ async def test_what_has_waited_for_long_is_written_though_the_sink_is_behind() -
     assert [last + 1 for p, _, last in inserts if p == 0][:-1] == [
         first for p, first, _ in inserts if p == 0
     ][1:]
+
+
+class SlowEngine(CountingEngine):
+    """An engine that takes half a second of the clock for each insert of commits."""
+
+    def __init__(self, clock: HeldClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
+        if table == "token_commits":
+            self._clock.advance(500)
+        super().insert(table, data, settings)
+
+
+@pytest.mark.parametrize(("size", "rests"), [(60, False), (10, True)])
+async def test_only_a_write_that_is_smaller_than_a_full_batch_is_followed_by_a_rest(
+    size: int, rests: bool
+) -> None:
+    bus, clock = MemoryBus(partitions=2), HeldClock()
+    engine = SlowEngine(clock)
+    store = await Store.open(lambda: engine)
+    context = replace(context_on(bus, "sink-0"), clock=clock)
+    given = SinkSettings(batch_offsets=100, batch_interval_s=1)
+    one = Sink(context, given, bus.codec, store)
+    await one._open()
+    for round_number in range(2):
+        for partition in (0, 1):
+            for seq in range(size):
+                bus.append(TOKENS, commit(seq), partition=partition)
+        while await one._look(0.05):
+            pass
+        # Old enough, and within the nine seconds of rest that one second of writing asks for.
+        clock.advance(1_500)
+        await one._write()
+        is_waiting = rests and round_number == 1
+        assert len(engine.inserts) == 2 * (round_number + 1) - 2 * is_waiting
+    await one._log.close()
+    await store.close()
 
 
 async def test_a_sink_that_is_behind_reads_on_while_it_writes(
