@@ -84,6 +84,8 @@ _MARKED: Mapping[str, tuple[str, str]] = {
     "skipped_members": ("uniqExact(episode)", "countIf(bitTest(facts, 5))"),
 }
 """What a table says of its episodes, and the same of their marks; facts as in `episode_ledger`."""
+_ATTEMPTS = "episode_runs"
+_LEASED = "uniqExactIf((episode, attempt), kind = 'leased' AND attempt > 0)"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RUN = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -269,7 +271,7 @@ def _rollups(report: TablesReport, ask: Ask, run_id: str, *, is_still: bool) -> 
     pairs.append(("metric_1m", "metric_points", int(one["points"]), int(one["rolled"] or 0)))
     pairs += _marks(ask, where)
     for rollup, name, rows_n, rolled_n in pairs:
-        unit = "tokens or marks" if rollup == _LEDGER else "rows"
+        unit = {_LEDGER: "tokens or marks", _ATTEMPTS: "attempts"}.get(rollup, "rows")
         report.check(
             rolled_n == rows_n if is_still else rolled_n <= rows_n,
             f"{rollup}: {name} has {rows_n} {unit}, the rollup counts {rolled_n}",
@@ -283,12 +285,10 @@ def _marks(ask: Ask, where: str) -> list[tuple[str, str, int, int]]:
     """
     marks = ", ".join(f"{marked} AS {name}" for name, (_, marked) in _MARKED.items())
     told = ask(f"SELECT {marks} FROM {_LEDGER} {where}")[0]
+    ran = ask(f"SELECT count() AS n FROM {_ATTEMPTS} {where}")[0]["n"]
+    pairs = [(_LEDGER, name, counted, told[name]) for name, (counted, _) in _MARKED.items()]
+    pairs.append((_ATTEMPTS, "episode_events", _LEASED, ran))
     return [
-        (
-            _LEDGER,
-            name,
-            int(ask(f"SELECT {counted} AS n FROM {name} {where}")[0]["n"]),
-            int(told[name]),
-        )
-        for name, (counted, _) in _MARKED.items()
+        (view, name, int(ask(f"SELECT {counted} AS n FROM {name} {where}")[0]["n"]), int(marked))
+        for view, name, counted, marked in pairs
     ]

@@ -85,3 +85,17 @@ FROM (
   WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND kind = 'action'
   GROUP BY run_id, named, t
 );
+
+INSERT INTO attempt_marks (run_id, ordinal, episode, attempt, episode_id, worker, began, ended)
+SELECT run_id, toUInt64OrZero(splitByChar('.', named)[-2]), cityHash64(run_id, named), attempt,
+  mark_0, mark_1, mark_2, mark_3
+FROM (
+  SELECT run_id, episode_id AS named, attempt,
+    max(episode_id) AS mark_0,
+    maxIf(worker_id, kind = 'leased') AS mark_1,
+    min(if(kind = 'leased', toUnixTimestamp64Milli(ts), 9223372036854775807)) AS mark_2,
+    max(toUnixTimestamp64Milli(ts)) AS mark_3
+  FROM episode_events
+  WHERE ts >= toDateTime64({since}, 3, 'UTC') AND ts < toDateTime64({until}, 3, 'UTC') AND toUnixTimestamp(toStartOfMinute(ts)) IN ({minutes}) AND attempt > 0 AND kind IN ('leased', 'progress', 'paused', 'ended')
+  GROUP BY run_id, named, attempt
+);

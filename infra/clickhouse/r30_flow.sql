@@ -175,16 +175,10 @@ LEFT JOIN (
 -- When each attempt of an episode ran at its environment worker. Unit: us, broker time.
 CREATE OR REPLACE VIEW episode_runs AS
 SELECT
-  run_id, any(episode_id) AS episode_id, attempt,
-  anyIf(worker_id, kind = 'leased') AS worker,
-  minIf(toUnixTimestamp64Milli(ts), kind = 'leased') * 1000 AS began,
-  maxIf(toUnixTimestamp64Milli(ts), kind IN ('leased', 'progress', 'paused', 'ended')) * 1000
-    AS ended,
-  episode
-FROM episode_events
-WHERE attempt > 0
-GROUP BY run_id, episode, attempt
-HAVING countIf(kind = 'leased') > 0;
+  run_id, toString(m.episode_id) AS episode_id, attempt, toString(m.worker) AS worker,
+  toInt64(m.began) * 1000 AS began, toInt64(m.ended) * 1000 AS ended, episode
+FROM attempt_marks AS m FINAL
+WHERE m.began < 9223372036854775807;
 
 -- How long each stage worked: the union of what a worker did, averaged over the workers of the
 -- stage that did anything. Formula F1: the slowest stage bounds the rate.

@@ -1,4 +1,5 @@
-"""The SQL that marks in one row per episode what the rows of six tables say of it.
+"""The SQL that marks in one row per episode what the rows of six tables say of it, and in one row
+per attempt when it ran.
 
 Invariants: whatever is written is put together by merging (largest, smallest, bits, each minute's
 own tokens), and a row that stands is never taken back, so that a minute may be marked any number of
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from stream_jobs.core.sink_rollups import OF_MINUTES
 
 MARKS = "episode_marks"
+ATTEMPTS = "attempt_marks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,9 @@ class Marking:
     where: str = "1"
     keys: str = ""
     """What else than the episode rows are grouped by."""
+    into: str = MARKS
+    names: tuple[str, ...] = ()
+    """What else than run and episode a mark is of."""
 
 
 def _first(tier: int, reason: str) -> str:
@@ -97,6 +102,20 @@ MARKINGS: tuple[Marking, ...] = (
             ("sampled", "map(t, sum(`count`))"),
         ),
     ),
+    Marking(
+        table="episode_events", into=ATTEMPTS, names=("attempt",),
+        where="attempt > 0 AND kind IN ('leased', 'progress', 'paused', 'ended')",
+        marks=(
+            ("episode_id", "max(episode_id)"),
+            ("worker", "maxIf(worker_id, kind = 'leased')"),
+            # An attempt without a lease has not begun.
+            (
+                "began",
+                "min(if(kind = 'leased', toUnixTimestamp64Milli(ts), 9223372036854775807))",
+            ),
+            ("ended", "max(toUnixTimestamp64Milli(ts))"),
+        ),
+    ),
 )  # fmt: skip
 
 
@@ -117,13 +136,14 @@ def _marking(one: Marking) -> str:
         f"    {aggregate} AS mark_{place}" for place, (_, aggregate) in enumerate(one.marks)
     )
     outer = ", ".join(f"mark_{place}" for place in range(len(one.marks)))
+    names = "".join(f", {name}" for name in one.names)
     more = "" if one.where == "1" else f" AND {one.where}"
     return (
-        f"INSERT INTO {MARKS} (run_id, ordinal, episode, {columns})\n"
+        f"INSERT INTO {one.into} (run_id, ordinal, episode{names}, {columns})\n"
         # Rows of episodes that ran together lie together, so that what is new meets little else.
         "SELECT run_id, toUInt64OrZero(splitByChar('.', named)[-2]), "
-        "cityHash64(run_id, named),\n"
-        f"  {outer}\nFROM (\n  SELECT run_id, episode_id AS named{one.keys},\n{inner}\n"
+        f"cityHash64(run_id, named){names},\n"
+        f"  {outer}\nFROM (\n  SELECT run_id, episode_id AS named{names}{one.keys},\n{inner}\n"
         f"  FROM {one.table}\n  WHERE {OF_MINUTES}{more}\n"
-        f"  GROUP BY run_id, named{', t' if one.keys else ''}\n)"
+        f"  GROUP BY run_id, named{names}{', t' if one.keys else ''}\n)"
     )

@@ -54,6 +54,10 @@ TABLES: tuple[tuple[str, str], ...] = (
         "`episode_marks`",
         "what became of an episode, marked as its rows come: read it through `episode_ledger`",
     ),
+    (
+        "`attempt_marks`",
+        "when an attempt of an episode ran, marked in the same way: read it through `episode_runs`",
+    ),
     ("`dead_letters`, `control_events`", "what could not be decoded, what the run was told"),
     (
         "`sink_progress`, `sink_borders`, `rolled_minutes`, `schema_*`",

@@ -100,6 +100,10 @@ async def test_tables_rollups_and_topics_agree_and_each_break_is_named(filled: F
             "episode_ledger: trained_members has 2 tokens or marks, the rollup counts 0",
             f"ALTER TABLE episode_marks DELETE WHERE bitTest(facts, 2) {_AT_ONCE}",
         ),
+        (
+            "episode_runs: episode_events has 5 attempts, the rollup counts 0",
+            f"ALTER TABLE attempt_marks DELETE WHERE 1 {_AT_ONCE}",
+        ),
     ):
         filled.engine.run(statement)
         assert says in _said(await filled.report())

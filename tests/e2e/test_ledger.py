@@ -20,10 +20,12 @@ from tests.support.table_process import Tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-ALL = ("trajectory_accounts", "token_accounts", "episode_ledger", "settled_lengths")
+ALL = (
+    "trajectory_accounts", "token_accounts", "episode_ledger", "settled_lengths", "episode_runs",
+)  # fmt: skip
 SOURCES = (
     "episode_events", "trajectories", "gate_members", "skipped_members", "trained_members",
-    "token_commits", "learner_events", "episode_marks", "rolled_minutes",
+    "token_commits", "learner_events", "episode_marks", "attempt_marks", "rolled_minutes",
 )  # fmt: skip
 OF_EPISODES = (
     topics.EPISODES, topics.TOKENS, topics.TRAJECTORIES, topics.GATE_DECISIONS,
@@ -142,6 +144,29 @@ def test_of_several_reasons_the_earliest_of_the_last_stage_is_told(tables: Table
         assert fate() == ("dropped", "lag")
     add(tables, topics.LEARNER_STEPS, 2, _step(reason="orphaned_version"))
     assert fate() == ("dropped", "orphaned_version")
+
+
+def test_an_attempt_runs_from_its_lease_to_its_last_event_whichever_comes_first(
+    tables: Tables,
+) -> None:
+    def event(at_s: float, kind: str, attempt: int, worker: str = "environment-1") -> None:
+        record = made(
+            topics.EPISODES, kind=kind, attempt=attempt, worker_id=worker, **NAMES, purpose="train"
+        )
+        add(tables, topics.EPISODES, at_s, record)
+        tables.roll()
+
+    event(9, "ended", 1)
+    assert tables.ask("SELECT * FROM episode_runs") == []
+    event(8, "progress", 2)
+    event(5, "leased", 1)
+    event(7, "leased", 2, "environment-2")
+    event(6, "progress", 1, "another")
+    runs = "SELECT attempt, worker, ended - began AS us FROM episode_runs ORDER BY attempt"
+    assert tables.ask(runs) == [
+        {"attempt": 1, "worker": "environment-1", "us": 4 * STRETCH * 1_000_000},
+        {"attempt": 2, "worker": "environment-2", "us": 1 * STRETCH * 1_000_000},
+    ]
 
 
 def test_tokens_of_an_episode_that_was_not_issued_are_superseded_and_have_no_fate(

@@ -178,10 +178,9 @@ def test_projections_made_as_parts_merge_change_no_answer(tmp_path: Path) -> Non
         questions = [f"SELECT * FROM {name} ORDER BY ALL" for name in OF_PROJECTIONS]
         before = [tables.ask(one) for one in questions]
         assert all(before)
-        for name in ("token_commits", "episode_events"):
-            tables.run(f"OPTIMIZE TABLE {name} FINAL")
+        tables.run("OPTIMIZE TABLE token_commits FINAL")
         made = tables.ask("SELECT DISTINCT name FROM system.projection_parts WHERE active")
-        assert {row["name"] for row in made} == {"by_run", "by_writer"}
+        assert [row["name"] for row in made] == ["by_writer"]
         assert [tables.ask(one) for one in questions] == before
     finally:
         tables.close()
