@@ -164,7 +164,7 @@ async def test_clients_go_on_by_themselves_when_the_broker_was_killed_and_starte
     producer = producer_at(bootstrap, delivery_timeout_ms=150_000)
     consumers = consumers_at(bootstrap, unreachable_ms=3_000)
     first = await producer.send(TOKENS, commit(0), deadline=within(10_000))
-    reader = consumers.reader({TOKENS: {first.partition: first.offset or 0}})
+    reader = consumers.reader({TOKENS: {first.partition: first.offset}})
     assert len(await reader.poll(records_max=1, timeout_s=10)) == 1
     await asyncio.to_thread(kill, settings, pid)
     pending = producer.offer(TOKENS, commit(1))
@@ -190,7 +190,7 @@ async def test_a_stream_through_a_broker_that_is_stopped_and_started_comes_whole
     producer = producer_at(bootstrap, delivery_timeout_ms=150_000)
     first = await producer.send(TOKENS, commit(0), deadline=within(10_000))
     reader = consumers_at(bootstrap, unreachable_ms=3_000).reader(
-        {TOKENS: {first.partition: first.offset or 0}}
+        {TOKENS: {first.partition: first.offset}}
     )
     is_over = asyncio.Event()
     offers: list[asyncio.Future[Acknowledgement]] = []

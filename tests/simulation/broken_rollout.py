@@ -27,11 +27,11 @@ from schemas.rules.wal import EpisodeWal, Verdict
 from tests.simulation import rollout
 
 
-async def no_fence_read(_: Any, *, fence: Any, fence_offset: int | None, **__: Any) -> Prefix:
+async def no_fence_read(_: Any, *, fence: Any, fence_offset: int, **__: Any) -> Prefix:
     await asyncio.sleep(0.001)
     wal = EpisodeWal()
-    wal.take(fence_offset or 0, fence)
-    return Prefix(wal=wal, delivered={}, fence_offset=fence_offset or 0, verdict=Verdict.CURRENT)
+    wal.take(fence_offset, fence)
+    return Prefix(wal=wal, delivered={}, fence_offset=fence_offset, verdict=Verdict.CURRENT)
 
 
 def expose_before_ack(self: Any, entry: Any) -> None:
