@@ -25,19 +25,12 @@ UNION ALL
 SELECT run_id, 7, 'dropped', reason, uniqExact(episode)
 FROM gate_members WHERE outcome = 'drop' GROUP BY run_id, reason
 UNION ALL
--- What was admitted and not trained when the learner closed the run.
+-- What was admitted and neither skipped nor trained when the learner closed the run; marks follow
+-- the rows of a closed run by `sink.rollup_interval_s`.
 SELECT run_id, 7, 'dropped', 'run_ended', count()
-FROM (
-  SELECT run_id, episode FROM (
-    SELECT run_id, episode, true AS is_left FROM gate_members
-    WHERE outcome = 'admit' AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
-    UNION ALL
-    SELECT run_id, episode, false FROM trained_members
-    UNION ALL
-    SELECT run_id, episode, false FROM skipped_members
-  )
-  GROUP BY run_id, episode HAVING min(is_left)
-)
+FROM episode_marks FINAL
+WHERE bitAnd(facts, 16 + 32 + 4) = 16
+  AND run_id IN (SELECT run_id FROM learner_events WHERE kind = 'closed')
 GROUP BY run_id
 UNION ALL
 SELECT run_id, 8, 'skipped', reason, uniqExact(episode)
