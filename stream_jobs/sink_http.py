@@ -20,7 +20,8 @@ from aiohttp import web
 
 from schemas.errors import Boundary, RejectedError, SettingsError
 from stream_jobs.core.sink_hello import asks_who, who
-from stream_jobs.core.sink_statements import engine_code, reading
+from stream_jobs.core.sink_reading import reading
+from stream_jobs.core.sink_statements import engine_code
 from stream_jobs.sink_pages import Pages, add_pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store

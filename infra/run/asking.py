@@ -42,7 +42,7 @@ def ask(
     values: what `{name:Type}` in it stands for. Raises RejectedError with the engine's message,
     SettingsError when the run has no tables.
     """
-    from stream_jobs.core.sink_statements import reading
+    from stream_jobs.core.sink_reading import reading
 
     chosen = reading(statement)
     if chosen.format is not None:

@@ -21,8 +21,10 @@ curl "$(jq -r .url runs/<id>/sink.json)" -d "SELECT * FROM ttft_ms FORMAT JSON"
 ```
 
 `clickhouse_connect.get_client(host=..., port=...)` with host and port of `sink.json` works for
-`query`, `query_arrow`, parameters and `ping`. Statements that write are refused (HTTP 403, code
-164); an answer is bounded by `sink.query_seconds_max`, `sink.query_rows_max` and
+`query`, `query_arrow`, parameters and `ping`. Statements that write, or that name a function which
+reads files, other machines or the process, are refused (HTTP 403, code 164); so are letters beyond
+ASCII outside of texts, `$`, comments within comments and parameters of type `Identifier`, which
+could hide one. An answer is bounded by `sink.query_seconds_max`, `sink.query_rows_max` and
 `sink.memory_bytes_max`, and says so when it hits one.
 
 ## Tables

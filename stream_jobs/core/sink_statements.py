@@ -1,8 +1,7 @@
-"""What may be asked over HTTP, and what a migration file says.
+"""What a migration file says, and what an error of the engine means.
 
-Invariants: one statement that only reads; anything that writes, reads files or the network, or
-changes the session is refused before the engine sees it. The engine's own `readonly` refuses the
-rest; this check covers what it lets through (`INTO OUTFILE`, `KILL`, `USE`, several statements).
+Invariants: a migration that was applied never changes; an insert is tried again only when its error
+may pass.
 """
 
 from __future__ import annotations
@@ -12,43 +11,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.errors import Boundary, RejectedError, SettingsError
+from schemas.errors import SettingsError
 from stream_jobs.core.sink_rollups import TASKS, Rollup
 
-_READS = frozenset({"select", "with", "show", "describe", "desc", "explain", "exists"})
-_OUTSIDE = frozenset(
-    {
-        "azureblobstorage", "deltalake", "executable", "file", "filecluster", "gcs", "hdfs",
-        "hdfscluster", "hudi", "iceberg", "input", "jdbc", "mongodb", "mysql", "odbc",
-        "postgresql", "python", "redis", "remote", "remotesecure", "s3", "s3cluster", "sqlite",
-        "url", "urlcluster",
-    }
-)  # fmt: skip
-"""Table functions that leave the tables."""
-
 _HEAD = re.compile(r"-- (?:migration (\d+): ([^\n]+)|repeatable (\w+): [^\n]+|rollups: [^\n]+)\n")
-_COMMENT_OR_TEXT = re.compile(
-    r"--[^\n]*|#!?\s[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"",
-    re.DOTALL,
-)
-_FORMAT = re.compile(r"\bformat\s+(\w+)\s*$", re.IGNORECASE)
-_CALL = re.compile(r"\b(\w+)\s*\(")
 _CODE = re.compile(r"\bCode: (\d+)\.")
 
 _LATER = frozenset({159, 160, 202, 209, 210, 241, 242, 243, 252, 279, 319, 373, 999})
 """Errors of the engine that pass by themselves: timeouts, network, memory, disk, too many parts,
 sessions. Source: ClickHouse, src/Common/ErrorCodes.cpp.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One statement that only reads."""
-
-    text: str
-    """As asked, without a closing semicolon."""
-    format: str | None
-    """The format that it names itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,44 +46,6 @@ class Definitions:
     """Views, which follow from the rows: applied again whenever their text changes."""
     rollups: tuple[Rollup, ...] = ()
     """What the sink runs for the minutes that got rows."""
-
-
-def bare(text: str) -> str:
-    """Return a statement for looking at its words: comments are blank, texts and quoted names are
-    underscores. Every character keeps its place.
-    """
-
-    def blank(match: re.Match[str]) -> str:
-        return ("_" if match[0][0] in "'\"`" else " ") * len(match[0])
-
-    return _COMMENT_OR_TEXT.sub(blank, text)
-
-
-def reading(text: str) -> Statement:
-    """Return a statement that only reads; raise RejectedError that says why it is none."""
-    words = bare(text)
-    end = len(words.rstrip().rstrip(";").rstrip())
-    text, words = text[:end], words[:end]
-    first = re.match(r"[\s(]*(\w+)", words)
-    if first is None:
-        raise _refused("there is no statement")
-    if first[1].lower() not in _READS:
-        raise _refused(f"{first[1].upper()} does not only read")
-    if ";" in words:
-        raise _refused("there is more than one statement")
-    if re.search(r"\binto\s+outfile\b", words, re.IGNORECASE):
-        raise _refused("INTO OUTFILE writes a file")
-    outside = sorted({name.lower() for name in _CALL.findall(words)} & _OUTSIDE)
-    if outside:
-        raise _refused(f"{outside[0]}() reads from outside the tables")
-    named = _FORMAT.search(words)
-    return Statement(text=text, format=named[1] if named else None)
-
-
-def _refused(why: str) -> RejectedError:
-    return RejectedError(
-        f"refused: {why}", boundary=Boundary.STORE, hint="only reading statements, one at a time"
-    )
 
 
 def engine_code(message: str) -> int | None:

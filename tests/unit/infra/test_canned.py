@@ -15,7 +15,8 @@ from infra.tables.canned import Canned, Shape, by_hand, in_grafana, view
 from infra.tables.quantities import QUANTITIES
 from infra.tables.questions import BY_NAME, QUESTIONS
 from schemas.errors import SettingsError
-from stream_jobs.core.sink_statements import parse_migrations, reading
+from stream_jobs.core.sink_reading import reading
+from stream_jobs.core.sink_statements import parse_migrations
 from tests.support.grafana_plugin import expand
 
 
