@@ -376,6 +376,15 @@ def model_of(settings: str) -> Path | None:
     return folder if (folder / "tokenizer_config.json").is_file() else None
 
 
+def has_bytes(settings: str) -> bool:
+    """Whether the settings of a run say that its tokens are bytes."""
+    try:
+        inference = json.loads(settings)["inference"]
+        return bool(inference["engine"] == "scripted" and inference["scripted"]["byte_tokenizer"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def show(
     story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None, each_token: bool = False
 ) -> None:

@@ -6,9 +6,11 @@ second; transformers, which any other takes, needs seconds of the processor to b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from inference.tokenizer import ByteTokenizer
 from infra.replay import Story
 from schemas.errors import SettingsError
 
@@ -21,12 +23,24 @@ def token_texts(folder: Path, story: Story) -> dict[int, tuple[str, ...]]:
     whole.
     """
     tokenizer = _load(folder)
+    return _texts(story, lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))
+
+
+def byte_texts(story: Story) -> dict[int, tuple[str, ...]]:
+    """Return the same for a run whose scripted engine has bytes for tokens, whatever lies in the
+    folder of its model.
+    """
+    tokenizer = ByteTokenizer()
+    return _texts(story, lambda token: tokenizer.decode([token], with_special=True))
+
+
+def _texts(story: Story, text_of: Callable[[int], str]) -> dict[int, tuple[str, ...]]:
     known: dict[int, str] = {}
     out: dict[int, tuple[str, ...]] = {}
     for commit in story.commits:
         for token in commit.token_ids:
             if token not in known:
-                known[token] = tokenizer.decode([token], skip_special_tokens=False)
+                known[token] = text_of(token)
         out[commit.offset] = tuple(known[token] for token in commit.token_ids)
     return out
 

@@ -69,6 +69,7 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
     from functools import partial
 
     from infra.dashboard.site import page_files, story_of
+    from infra.replay import has_bytes
     from infra.run.bus import Doors, find_bus
     from infra.run.worker import codec_of
     from stream_jobs.sink_http import Endpoint
@@ -82,6 +83,7 @@ async def _serve(folder: RunFolder, port: int, *, as_json: bool) -> None:
         story = partial(
             story_of, consumers=doors.consumers, run_id=start.run_id, starts=start.starts,
             codec=codec_of(folder), model=Path(settings.model.path),
+            has_bytes=has_bytes(settings.model_dump_json()),
         )  # fmt: skip
     except BusUnreachableError as error:
         click.echo(f"no stories of episodes: {error}", err=True)

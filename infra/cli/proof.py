@@ -157,7 +157,8 @@ def replay(
                 doors.consumers, start.run_id, EpisodeId(episode), offsets_of(start),
                 codec=doors.codec,
             )  # fmt: skip
-            return story, tokenizer or stories.model_of(start.settings)
+            is_bytes = tokenizer is None and stories.has_bytes(start.settings)
+            return story, tokenizer or stories.model_of(start.settings), is_bytes
         finally:
             await doors.close()
 
@@ -168,12 +169,12 @@ def replay(
         else:
             telling.print_trace(spans)
         return
-    story, tokenizer = asyncio.run(work())
+    story, tokenizer, is_bytes = asyncio.run(work())
     texts = None
-    if tokenizer is not None:
-        from infra.replay_text import token_texts
+    if is_bytes or tokenizer is not None:
+        from infra.replay_text import byte_texts, token_texts
 
-        texts = token_texts(tokenizer, story)
+        texts = byte_texts(story) if is_bytes else token_texts(tokenizer, story)
     if as_json:
         show_json(stories.to_json(story, texts=texts))
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from infra import replay as stories
-from infra.replay_text import token_texts
+from infra.replay_text import byte_texts, token_texts
 from schemas.codec import Codec
 from schemas.errors import SettingsError
 from schemas.ids import EpisodeId, RunId, run_of_episode
@@ -39,12 +39,13 @@ async def story_of(
     starts: Starts,
     codec: Codec,
     model: Path | None,
+    has_bytes: bool = False,
 ) -> bytes:
     """Return the story of an episode of this run as JSON (docs/audit.md).
 
     model: the folder of the tokenizer that says what the tokens read as. Where it is None, or lies
-    on another machine, the story holds ids alone. Raises SettingsError when the episode is none of
-    this run.
+    on another machine, the story holds ids alone. has_bytes: the tokens are bytes, whatever lies
+    there. Raises SettingsError when the episode is none of this run.
     """
     try:
         is_ours = run_of_episode(EpisodeId(episode)) == run_id
@@ -55,8 +56,8 @@ async def story_of(
             f"{episode} is no episode of run {run_id}", hint="choose one of the page"
         )
     story = await stories.replay(consumers, run_id, EpisodeId(episode), starts, codec=codec)
-    texts = None
-    if model is not None:
+    texts = byte_texts(story) if has_bytes else None
+    if model is not None and not has_bytes:
         # Beside the loop, which is the sink's: it goes on writing and answering meanwhile.
         try:
             texts = await asyncio.to_thread(token_texts, model, story)

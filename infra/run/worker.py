@@ -168,6 +168,7 @@ def _surroundings(settings: RunSettings, run_id: RunId) -> Surroundings:
 def _pages(settings: RunSettings, context: Context, codec: Codec) -> Pages:
     # Imported by the one role that serves them.
     from infra.dashboard.site import page_files, story_of
+    from infra.replay import has_bytes
     from stream_jobs.sink_pages import Pages
 
     tell = partial(
@@ -177,6 +178,7 @@ def _pages(settings: RunSettings, context: Context, codec: Codec) -> Pages:
         starts=context.starts,
         codec=codec,
         model=Path(settings.model.path),
+        has_bytes=has_bytes(settings.model_dump_json()),
     )
     return Pages(files=page_files(), story=tell)
 

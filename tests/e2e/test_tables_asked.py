@@ -25,6 +25,7 @@ from schemas.ids import RunId, WorkerId
 from schemas.records.metric_point import MetricPoint
 from schemas.topics import METRICS
 from stream_jobs.core.sink_hello import who
+from stream_jobs.core.sink_reading import INSIDE, OUTSIDE, OUTSIDE_ANYWHERE
 from tests.support.table_process import ROOT, Tables
 from tests.unit.infra.test_settings import PLACES, SMALLEST
 
@@ -128,6 +129,28 @@ def test_the_tables_of_a_run_that_is_over_are_asked_in_each_format(finished: Run
     assert refused[:2] == [1, ""]
     assert "valeu" in refused[2]
     assert "SHOW TABLES" in refused[2]
+
+
+def test_every_function_of_the_engine_that_leaves_the_tables_is_known(
+    finished: RunFolder,
+) -> None:
+    kinds = {
+        "table": "SELECT lower(name) FROM system.table_functions",
+        "model": "SELECT lower(name) FROM system.functions WHERE categories = 'AI'",
+    }
+    asked = [["sql", one, "--run", str(finished.root), "--format", "csv"] for one in kinds.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", _ASKING, json.dumps(asked)],
+        cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    tables, models = (
+        {row[0] for row in csv.reader(json.loads(line)[1].splitlines()[1:])}
+        for line in done.stdout.splitlines()
+    )
+    assert "file" in tables
+    assert not tables - INSIDE - OUTSIDE, "new in this engine: does it leave the tables?"
+    assert models
+    assert not models - OUTSIDE_ANYWHERE, "new in this engine, and asked over the network"
 
 
 class Served:

@@ -41,6 +41,21 @@ async def test_a_story_is_that_of_the_replay_with_the_words_of_the_tokens(tmp_pa
     assert ("transformers" in sys.modules) == was_there
 
 
+async def test_tokens_that_are_bytes_read_as_bytes_whatever_lies_in_the_folder_of_the_model(
+    tmp_path: Path,
+) -> None:
+    make_tokenizer(tmp_path)
+    bus = RecordedRun(changed).write()
+    told = await story_of(
+        RESUMED, consumers=bus.consumers(), run_id=RUN, starts={}, codec=bus.codec,
+        model=tmp_path, has_bytes=True,
+    )  # fmt: skip
+    commits = json.loads(told)["commits"]
+    ids = [token for commit in commits for token in commit["token_ids"]]
+    assert ids
+    assert [text for commit in commits for text in commit["text"]] == [chr(one) for one in ids]
+
+
 async def test_a_story_is_told_where_no_tokenizer_is(tmp_path: Path) -> None:
     for model in (None, tmp_path, tmp_path / "elsewhere"):
         told = await _story(RESUMED, model)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.replay import model_of, replay, to_json
+from infra.replay import has_bytes, model_of, replay, to_json
 from infra.story_view import print_story
 from schemas.enums import (
     AbandonReason,
@@ -203,6 +203,17 @@ def test_the_model_of_a_run_is_found_where_it_lies_here(tmp_path: Path) -> None:
     assert model_of(settings) == tmp_path
     assert model_of("") is None
     assert model_of("[]") is None
+
+
+def test_tokens_are_bytes_only_where_the_scripted_engine_is_told_so() -> None:
+    def settings(engine: str, *, told: bool) -> str:
+        return json.dumps({"inference": {"engine": engine, "scripted": {"byte_tokenizer": told}}})
+
+    assert has_bytes(settings("scripted", told=True))
+    assert not has_bytes(settings("scripted", told=False))
+    assert not has_bytes(settings("vllm", told=True))
+    assert not has_bytes("")
+    assert not has_bytes('{"inference": {"engine": "scripted"}}')
 
 
 async def test_the_task_is_shown_when_its_frame_is_known() -> None:
