@@ -15,6 +15,14 @@ from vllm.config import set_current_vllm_config
 
 import inference.vllm_patient  # noqa: F401  the worker waits as the engine core does
 
+# The kernel gives a process the tiles of AMX only when it asks. vLLM's attention for bf16 uses them
+# wherever the processor has them and leaves it to others to ask: some models' layers do, small ones
+# do not, and the worker dies of an illegal instruction.
+if torch.cpu._is_amx_tile_supported() and not torch.cpu._init_amx():
+    raise RuntimeError(
+        "the kernel refuses AMX, which vLLM would use for bf16: set inference.dtype = float32"
+    )
+
 EXTENSION = "inference.vllm_extension.PolicyLoader"
 _ROWS = 4
 _TOLERANCE = 0.02
