@@ -35,6 +35,11 @@ class VllmSettings(BaseModel):
         description="tokens of one KV block; only whole blocks of a prefix are reused, so that "
         "vLLM's 128 on a CPU share nothing of a short prompt",
     )
+    stats: bool = Field(
+        default=False,
+        description="vLLM counts its own work and the worker's Prometheus page tells it too "
+        "(`vllm:...`); what Sluice says of an engine does not rest on it",
+    )
     memory_share: float = Field(
         default=0.85,
         gt=0.0,

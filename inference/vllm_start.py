@@ -120,7 +120,9 @@ def arguments(folder: Path, settings: InferenceSettings) -> dict[str, Any]:
         "kv_cache_memory_bytes": round(settings.kv_cache_gib * _GIB),
         "gpu_memory_utilization": limits.memory_share,
         "use_tqdm_on_load": False,
-        "disable_log_stats": True,
+        "disable_log_stats": not limits.stats,
+        # A label of its statistics; else the folder's path.
+        "served_model_name": settings.model_name,
         "worker_extension_cls": "inference.vllm_extension.PolicyLoader",
     }
 

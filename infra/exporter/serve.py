@@ -32,8 +32,8 @@ def exporting(
 ) -> Iterator[Instruments]:
     """Serve `/metrics` until the block ends, and name the address in a file under `targets`.
 
-    The default registry also holds what libraries count, such as vLLM. Raises SettingsError when
-    the host is none of this machine.
+    The default registry also holds what libraries count, such as vLLM where it is told to. Raises
+    SettingsError when the host is none of this machine.
     """
     instruments = Instruments(registry)
     instruments.take(AT_START.get(role, ()))

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+from prometheus_client import REGISTRY
 
 from inference.engine_keeper import EngineKeeper
 from inference.vllm_engine import VllmEngine
@@ -45,6 +46,7 @@ class Stand:
     engine: VllmEngine
     models: Models
     tolerance: float
+    stats: bool
     serving: int = 0
     number: int = 0
     drains: int = 0
@@ -76,19 +78,19 @@ class Stand:
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=[("tied", "bfloat16", 0.03), ("untied", "float32", 1e-4)],
+    params=[("tied", "bfloat16", 0.03, False), ("untied", "float32", 1e-4, True)],
     ids=["tied-bfloat16", "untied-float32"],
 )
 async def stand(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Stand]:
-    head, dtype, tolerance = request.param
+    head, dtype, tolerance, stats = request.param
     models = make_models(tmp_path_factory.mktemp(head), tied=head == "tied")
-    engine = VllmEngine(engine_settings(models.folders[0], dtype=dtype))
+    engine = VllmEngine(engine_settings(models.folders[0], dtype=dtype, stats=stats))
     await engine.start()
     token = os.environ[OWNER]
     assert len(owned(token)) >= 2, "engine core and worker"
-    yield Stand(engine=engine, models=models, tolerance=tolerance)
+    yield Stand(engine=engine, models=models, tolerance=tolerance, stats=stats)
     await engine.stop()
     assert not engine.alive
     assert owned(token) == []
@@ -103,6 +105,19 @@ async def test_the_starting_weights_are_version_0_0_and_say_what_the_reference_s
     assert said.end.finish_reason is FinishReason.LENGTH
     assert said.attested == said.versions == [Version(0, 0)] * 64
     stand.check(said, 0, PROMPT, 0, 64)
+
+
+async def test_vllm_s_own_counters_are_on_the_page_only_where_they_are_asked_for(
+    stand: Stand,
+) -> None:
+    labels = {"model_name": "policy", "engine": "0"}
+    before = REGISTRY.get_sample_value("vllm:generation_tokens_total", labels)
+    assert (before is not None) == stand.stats
+    if before is not None:
+        said = await say(stand.engine, PROMPT, 16)
+        now = REGISTRY.get_sample_value("vllm:generation_tokens_total", labels)
+        assert now is not None
+        assert now - before == len(said.ids)
 
 
 async def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(stand: Stand) -> None:

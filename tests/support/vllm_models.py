@@ -10,6 +10,7 @@ from typing import Any
 
 from inference.engine import Engine, EngineDelta, GenerateRequest
 from inference.settings import InferenceSettings
+from inference.vllm_settings import VllmSettings
 from schemas.ids import Version
 
 CONTEXT_MAX = 1024
@@ -68,14 +69,15 @@ def make_models(folder: Path, *, tied: bool, versions: int = 3) -> Models:
     )
 
 
-def engine_settings(model: Path, *, dtype: str) -> InferenceSettings:
-    """Return settings for a small engine on a model folder."""
+def engine_settings(model: Path, *, dtype: str, stats: bool = False) -> InferenceSettings:
+    """Return settings for a small engine on a model folder; stats: vLLM counts its own work."""
     return InferenceSettings(
         model_path=str(model),
         context_max=CONTEXT_MAX,
         dtype=dtype,
         kv_cache_gib=0.25,
         inflight_max=16,
+        vllm=VllmSettings(stats=stats),
     )
 
 
