@@ -3,8 +3,8 @@ same worker with nothing of it.
 
 Blocks of 32 sequences, paired and in turn, with the token log in both arms. On: the write door that
 counts (`MeteredProducer`), the worker's own samples as records on `metrics`, and its page scraped
-as often as infra/prometheus asks, by a client in the same process. Prints a list of {name, value,
-unit, goal, conditions}: `python -m benchmarks.metrics_cost`.
+as often as infra/prometheus asks, by a client in a process of its own, as Prometheus is. Prints a
+list of {name, value, unit, goal, conditions}: `python -m benchmarks.metrics_cost`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -44,11 +45,16 @@ from schemas.topics import Record, Topic
 
 R = TypeVar("R", bound=Record)
 GOAL = 0.99
-PAIRS = 24
+PAIRS = 48
 _BLOCK_S = 4.0
 _SCRAPE_S = 5.0
-"""As `scrape_interval` of infra/prometheus; each block has one at its beginning."""
-_SCRAPE_LIMIT_S = 10.0
+"""As `scrape_interval` of infra/prometheus; only time with metrics counts."""
+_CLIENT = """
+import sys, urllib.request
+for _ in sys.stdin:
+    print(len(urllib.request.urlopen(sys.argv[1], timeout=10).read()), flush=True)
+"""
+_CLIENT_LIMIT_S = 30.0
 
 
 class Switch:
@@ -121,23 +127,43 @@ def scraped(folder: Path) -> Iterator[tuple[Instruments, str]]:
         yield instruments, f"http://{orjson.loads(told.read_bytes())[0]['targets'][0]}/metrics"
 
 
-async def _scrape(address: str) -> None:
-    """Read the page again and again until cancelled."""
-    while True:
-        await asyncio.to_thread(_read, address)
-        await asyncio.sleep(_SCRAPE_S)
+class Scraper:
+    """Reads a page again and again while it is let."""
+
+    def __init__(self, address: str) -> None:
+        self._client = subprocess.Popen(
+            [sys.executable, "-c", _CLIENT, address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._due_s = 0.0
+        self._asked = 0
+
+    async def keep_reading(self) -> None:
+        """Read whenever it is due, until cancelled."""
+        while True:
+            began_s = time.perf_counter()
+            try:
+                await asyncio.sleep(self._due_s)
+            finally:
+                self._due_s = max(0.0, self._due_s - (time.perf_counter() - began_s))
+            self._due_s = _SCRAPE_S
+            self._asked += 1
+            assert self._client.stdin is not None
+            self._client.stdin.write("\n")
+            self._client.stdin.flush()
+
+    def close(self) -> None:
+        """End the client. Raises RuntimeError when it did not read a page as often as was asked."""
+        said, _ = self._client.communicate(timeout=_CLIENT_LIMIT_S)
+        pages = [int(line) for line in said.split()]
+        if len(pages) != self._asked or not all(pages):
+            raise RuntimeError(f"of {self._asked} pages that were asked for came {pages} bytes")
 
 
-def _read(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=_SCRAPE_LIMIT_S) as answer:
-        body: bytes = answer.read()
-    return body
-
-
-async def _block(turns: Turns, switch: Switch, address: str, arm: Arm, *, is_on: bool) -> float:
+async def _block(turns: Turns, switch: Switch, scraper: Scraper, arm: Arm, *, is_on: bool) -> float:
     """Decode a block; a turn ends when its last commit is durable. Unit: tokens/s."""
     switch.is_on = is_on
-    scraping = asyncio.create_task(_scrape(address)) if is_on else None
+    scraping = asyncio.create_task(scraper.keep_reading()) if is_on else None
     try:
         turns.next_block()
         sessions = [await turns.open(member) for member in range(SEQUENCES)]
@@ -176,22 +202,24 @@ async def measure(
             observe=switch.observe,
         )  # fmt: skip
         await service.keeper.start()
+        scraper = Scraper(address)
         try:
             turns = Turns(
                 context, service, tuple(tokenizer.encode(QUESTION)), tokens_max=TOKENS_MIN
             )
             for is_on in (False, True):
-                rate = await _block(turns, switch, address, Arm(), is_on=is_on)
+                rate = await _block(turns, switch, scraper, Arm(), is_on=is_on)
             turns.tokens_max = max(TOKENS_MIN, min(TOKENS, round(rate * _BLOCK_S / SEQUENCES)))
             off, on = Arm(), Arm()
             for pair in range(pairs):
                 # The order alternates, so that a drift of the machine falls on both arms alike.
                 for is_on in (False, True) if pair % 2 else (True, False):
                     arm = on if is_on else off
-                    await _block(turns, switch, address, arm, is_on=is_on)
+                    await _block(turns, switch, scraper, arm, is_on=is_on)
             return off, on, turns.tokens_max
         finally:
             await service.drain()
+            scraper.close()
 
 
 def run(*, pairs: int = PAIRS, model: Path | None = None) -> list[dict[str, Any]]:

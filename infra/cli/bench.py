@@ -43,7 +43,7 @@ BENCHES = {
     ),
     "gateway": Bench("benchmarks.gateway", "what the gateway adds to a turn", 1),
     "decode": Bench("benchmarks.decode_ratio", "vLLM with the token log beside vLLM alone", 4),
-    "metrics": Bench("benchmarks.metrics_cost", "vLLM with metrics on beside metrics off", 5),
+    "metrics": Bench("benchmarks.metrics_cost", "vLLM with metrics on beside metrics off", 9),
     "episodes": Bench("benchmarks.episodes", "a thousand episodes at once for two minutes", 6),
     "audit": Bench("benchmarks.audit", "the audit of a run of a million commits", 3),
     "lengths": Bench("benchmarks.lengths", "lengths of turns that were cut off and went on", 1),
