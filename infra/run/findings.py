@@ -20,7 +20,8 @@ from infra.run.asking import asking
 from infra.run.folder import RunFolder
 from schemas.errors import Boundary, RejectedError, SluiceError
 
-_LIMIT_S = 300.0
+LIMIT_S = 300.0
+"""All questions of a report together."""
 _REASON_MAX = 200
 _WHOLE = frozenset(
     f"{nullable}{sign}Int64{end}"
@@ -123,18 +124,18 @@ def read_rows(answer: bytes) -> list[Row]:
 
 
 def find_out(folder: RunFolder, run_id: str) -> Findings:
-    """Ask the tables of a run in a process of its own; never fails, takes `_LIMIT_S` at most."""
+    """Ask the tables of a run in a process of its own; never fails, takes `LIMIT_S` at most."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__, str(folder.root.absolute()), run_id],
             cwd=Path(__file__).resolve().parents[2], stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=_LIMIT_S, check=False,
+            capture_output=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         if done.returncode:
             return nothing(f"the process that asks them ended with {done.returncode}")
         told = orjson.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        return nothing(f"they did not answer within {_LIMIT_S:.0f} s")
+        return nothing(f"they did not answer within {LIMIT_S:.0f} s")
     except (OSError, ValueError) as error:
         return nothing(_short(f"what asks them failed: {error}"))
     return Findings(rows=told["rows"], reasons=told["reasons"])
