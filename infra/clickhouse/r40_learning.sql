@@ -1,4 +1,15 @@
 -- repeatable learning: rewards, lag, the ratio, outcomes, and who serves what
+--
+-- A number that is not finite is in no mean and no percentile; `bad` of its quantity counts it.
+
+-- The trajectory that counts of each episode: the first in the log. Two assemblers that hold its
+-- partition for a moment both may write it.
+CREATE OR REPLACE VIEW trajectories_counted AS
+SELECT run_id, ts, episode, episode_id, task_id, purpose, environment, oldest_epoch, oldest_number,
+  termination, reward, action_tokens, tool_calls, tool_errors
+FROM trajectories
+ORDER BY run_id, episode_id, src_partition, src_offset
+LIMIT 1 BY run_id, episode_id;
 
 CREATE OR REPLACE VIEW learning_by_step AS
 SELECT
@@ -58,14 +69,14 @@ SELECT
   quantilesExact(0.05, 0.5, 0.95)(reward)[3] AS p95,
   min(reward) AS least, max(reward) AS most,
   avg(lag_steps) AS lag_mean, max(lag_steps) AS lag_max
-FROM trained_members
+FROM trained_members WHERE isFinite(reward)
 GROUP BY run_id, epoch, ordinal, environment;
 
 CREATE OR REPLACE VIEW reward_histogram AS
 SELECT run_id, environment, purpose, round(assumeNotNull(reward), 1) AS reward_at_least, count() AS n
 FROM (
-  SELECT run_id, environment, purpose, floor(reward * 10) / 10 AS reward
-  FROM trajectories WHERE isNotNull(reward) AND isFinite(assumeNotNull(reward))
+  SELECT run_id, environment, purpose, floor(c.reward * 10) / 10 AS reward
+  FROM trajectories_counted AS c WHERE isNotNull(c.reward) AND isFinite(assumeNotNull(c.reward))
 )
 GROUP BY run_id, environment, purpose, reward_at_least;
 
@@ -88,18 +99,38 @@ CREATE OR REPLACE VIEW evaluation_by_version AS
 SELECT
   run_id, environment, purpose, oldest_epoch AS epoch, oldest_number AS number,
   countIf(termination = 'success') AS successes, count() AS n, successes / n AS success_ratio,
-  avg(reward) AS reward_mean, min(ts) AS ts
-FROM trajectories
+  avgIf(reward, isFinite(reward)) AS reward_mean, min(c.ts) AS ts
+FROM trajectories_counted AS c
 WHERE purpose IN ('evaluate', 'canary')
 GROUP BY run_id, environment, purpose, epoch, number;
 
 CREATE OR REPLACE VIEW episode_outcomes AS
 SELECT
-  run_id, environment, purpose, termination, count() AS n, sum(action_tokens) AS action_tokens,
-  sum(tool_calls) AS tool_calls, sum(tool_errors) AS tool_errors,
+  run_id, environment, purpose, termination, count() AS n, sum(c.action_tokens) AS action_tokens,
+  sum(c.tool_calls) AS tool_calls, sum(c.tool_errors) AS tool_errors,
   if(tool_calls > 0, tool_errors / tool_calls, 0) AS tool_error_ratio
-FROM trajectories
+FROM trajectories_counted AS c
 GROUP BY run_id, environment, purpose, termination;
+
+-- Every issued episode once, under its termination class where it has a trajectory.
+CREATE OR REPLACE VIEW task_outcomes AS
+SELECT run_id, task AS task_id, purpose, termination, count() AS n
+FROM (
+  SELECT
+    run_id, episode, max(task_id) AS task, max(e.purpose) AS purpose,
+    multiIf(max(e.ended_as) != '', max(e.ended_as), max(e.is_abandoned), 'abandoned', 'open')
+      AS termination
+  FROM (
+    SELECT run_id, episode, task_id, toString(purpose) AS purpose, '' AS ended_as,
+      kind = 'issued' AS is_issued, kind = 'abandoned' AS is_abandoned
+    FROM episode_events WHERE kind IN ('issued', 'abandoned')
+    UNION ALL
+    SELECT run_id, episode, task_id, toString(purpose), toString(termination), 0, 0
+    FROM trajectories_counted
+  ) AS e
+  GROUP BY run_id, episode HAVING max(is_issued)
+)
+GROUP BY run_id, task, purpose, termination;
 
 CREATE OR REPLACE VIEW tool_outcomes AS
 SELECT run_id, tool, exit_class, count() AS n, countIf(replayed) AS replayed
@@ -125,14 +156,14 @@ SELECT
   quantilesExact(0.5, 0.95, 0.99)(lag_steps)[2] AS steps_p95,
   quantilesExact(0.5, 0.95, 0.99)(lag_steps)[3] AS steps_p99,
   max(lag_steps) AS steps_max,
-  quantilesExact(0.5, 0.95, 0.99)(lag_s)[1] AS s_p50,
-  quantilesExact(0.5, 0.95, 0.99)(lag_s)[2] AS s_p95,
-  quantilesExact(0.5, 0.95, 0.99)(lag_s)[3] AS s_p99,
-  max(lag_s) AS s_max,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[1] AS kl_p50,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[2] AS kl_p95,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[3] AS kl_p99,
-  max(kl) AS kl_max,
+  quantilesExactIf(0.5, 0.95, 0.99)(lag_s, isFinite(lag_s))[1] AS s_p50,
+  quantilesExactIf(0.5, 0.95, 0.99)(lag_s, isFinite(lag_s))[2] AS s_p95,
+  quantilesExactIf(0.5, 0.95, 0.99)(lag_s, isFinite(lag_s))[3] AS s_p99,
+  maxIf(lag_s, isFinite(lag_s)) AS s_max,
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[1] AS kl_p50,
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[2] AS kl_p95,
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[3] AS kl_p99,
+  maxIf(kl, isFinite(kl)) AS kl_max,
   quantilesExact(0.5, 0.95, 0.99)(age_ms)[1] / 1000 AS age_s_p50,
   quantilesExact(0.5, 0.95, 0.99)(age_ms)[2] / 1000 AS age_s_p95,
   quantilesExact(0.5, 0.95, 0.99)(age_ms)[3] / 1000 AS age_s_p99,
@@ -149,10 +180,10 @@ SELECT
   min(lag_steps) AS place,
   count() AS n, sum(trained_members.action_tokens) AS action_tokens, sum(trained_members.kept_tokens) AS kept_tokens,
   sum(masked_low) AS masked_low_tokens, sum(masked_high) AS masked_high_tokens,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[1] AS kl_p50,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[2] AS kl_p95,
-  quantilesExact(0.5, 0.95, 0.99)(kl)[3] AS kl_p99,
-  max(kl) AS kl_max, avg(reward) AS reward_mean
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[1] AS kl_p50,
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[2] AS kl_p95,
+  quantilesExactIf(0.5, 0.95, 0.99)(kl, isFinite(kl))[3] AS kl_p99,
+  maxIf(kl, isFinite(kl)) AS kl_max, avgIf(reward, isFinite(reward)) AS reward_mean
 FROM trained_members
 WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
 GROUP BY run_id, bucket;

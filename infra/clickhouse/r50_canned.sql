@@ -293,11 +293,11 @@ FROM reward_components_by_name
 WHERE run_id = {run_id:String}
 ORDER BY component'),
     ('evaluation_over_time', 'learning', 'Does success on held-out tasks rise?', 'ratio', 'over_time', 'run_id', 'SELECT toStartOfMinute(ts) AS time, environment, countIf(termination = \'success\') / count() AS success_ratio, count() AS n
-FROM trajectories
+FROM trajectories_counted
 WHERE run_id = {run_id:String} AND purpose = \'evaluate\' AND true
 GROUP BY time, environment
 ORDER BY time, environment', 'SELECT $__timeInterval(ts) AS time, environment, countIf(termination = \'success\') / count() AS success_ratio, count() AS n
-FROM trajectories
+FROM trajectories_counted
 WHERE run_id = {run_id:String} AND purpose = \'evaluate\' AND $__timeFilter(ts)
 GROUP BY time, environment
 ORDER BY time, environment'),
@@ -320,11 +320,11 @@ FROM episode_outcomes
 WHERE run_id = {run_id:String}
 ORDER BY n DESC'),
     ('terminations_over_time', 'learning', 'How do episodes end now?', 'episodes', 'over_time', 'run_id', 'SELECT toStartOfMinute(ts) AS time, termination, count() AS episodes
-FROM trajectories
+FROM trajectories_counted
 WHERE run_id = {run_id:String} AND true
 GROUP BY time, termination
 ORDER BY time, termination', 'SELECT $__timeInterval(ts) AS time, termination, count() AS episodes
-FROM trajectories
+FROM trajectories_counted
 WHERE run_id = {run_id:String} AND $__timeFilter(ts)
 GROUP BY time, termination
 ORDER BY time, termination'),

@@ -200,7 +200,7 @@ _LEARNING = (
     _over_time(
         "evaluation_over_time", "learning", "Does success on held-out tasks rise?", "ratio",
         columns="countIf(termination = 'success') / count() AS success_ratio, count() AS n",
-        table="trajectories", by="environment", where="purpose = 'evaluate'",
+        table="trajectories_counted", by="environment", where="purpose = 'evaluate'",
     ),
     _rows(
         "evaluation_by_version", "learning", "How well does each version do on held-out tasks?",
@@ -217,7 +217,7 @@ _LEARNING = (
     ),
     _over_time(
         "terminations_over_time", "learning", "How do episodes end now?", "episodes",
-        columns="count() AS episodes", table="trajectories", by="termination",
+        columns="count() AS episodes", table="trajectories_counted", by="termination",
     ),
     _rows(
         "learner_phases", "learning", "What does an update spend its time on?", "ms",

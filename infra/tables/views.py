@@ -261,10 +261,23 @@ VIEWS: tuple[View, ...] = (
         meaning="held-out and canary tasks, by the version that answered them",
     ),
     View(
+        name="trajectories_counted",
+        columns="run_id ts episode episode_id task_id purpose environment oldest_epoch "
+        "oldest_number termination reward action_tokens tool_calls tool_errors",
+        meaning="the trajectory of each episode that counts, the first in the log: one may be "
+        "written again, and stands twice in `trajectories`; `episode` is the number that tables "
+        "hold beside its name",
+    ),
+    View(
         name="episode_outcomes",
         columns="run_id environment purpose termination n action_tokens tool_calls tool_errors "
         "tool_error_ratio",
-        meaning="how episodes ended; counts sum to the trajectories",
+        meaning="how assembled episodes ended, each once",
+    ),
+    View(
+        name="task_outcomes", columns="run_id task_id purpose termination n",
+        meaning="the same by task, and of every issued episode: `abandoned`, or `open`, where "
+        "there is no trajectory; counts sum to the episodes issued",
     ),
     View(
         name="tool_outcomes", columns="run_id tool exit_class n replayed",
