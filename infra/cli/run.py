@@ -118,6 +118,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
         ("abandoned", _counts(summary["abandoned"])),
         ("evaluated", str(summary["evaluated"])),
         ("pending", str(summary["pending"])),
+        ("written again or void", _counts(summary["duplicates"])),
         ("lag p50/p95/p99, updates", _three(summary["lag_steps"])),
         ("buffer age p50/p95/p99, s", _three(summary["buffer_age_s"])),
         (

@@ -33,6 +33,8 @@ from schemas.topics import ALL, CONTROL
 _SEND_MS = 15_000
 _PORT_MAX = 65_535
 CLI_WORKER = WorkerId("cli")
+_AGAIN = "superseded "
+"""What the audit's counts of records that do not count begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,5 +176,12 @@ def counts_of(report: Any) -> dict[str, Any]:
         "abandoned": dict(report.abandoned),
         "evaluated": report.counts.get("evaluated", 0),
         "pending": report.counts.get("pending", 0),
+        "duplicates": _duplicates(report.counts),
         "tokens": dict(report.tokens),
     }
+
+
+def _duplicates(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return by what they are the records that another one of their id stands before."""
+    again = {name.removeprefix(_AGAIN): n for name, n in counts.items() if name.startswith(_AGAIN)}
+    return again | ({"commits": n} if (n := counts.get("commits superseded", 0)) else {})

@@ -25,6 +25,7 @@ _ACCOUNTS = (
     ("abandoned", "abandoned", "episodes"),
     ("evaluated", "evaluated", "trajectories"),
     ("pending", "pending", "episodes"),
+    ("duplicates", "written again or void, counted nowhere else", "records"),
     ("sampled_tokens", "sampled", "action tokens"),
     ("raw_tokens_per_s", "sampled a second", "tokens/s"),
     ("effective_tokens_per_s", "trained a second", "tokens/s"),

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 COUNTS: dict[str, Any] = {
     "issued": 5, "trained": 2, "dropped": {"lag": 1}, "abandoned": {}, "evaluated": 1, "pending": 1,
-    "tokens": {
+    "duplicates": {}, "tokens": {
         "sampled": 200, "trained": 89, "masked:dis_low": 2, "masked:dis_high": 4, "superseded": 5,
         "dropped:lag": 30, "evaluated": 50, "pending": 20,
     },

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from infra.audit.report import AuditReport
+from infra.run.bus import counts_of
 from infra.run.history import History, interval, quantiles
 from infra.run.summary import quarters, summarise
 from schemas.enums import ControlKind, EpisodeEventKind, LearnerEventKind, StopCause, TokenKind
@@ -168,3 +170,13 @@ def test_a_quarter_of_few_steps_is_one_step() -> None:
     history.take(step(1, {"a": 0.0}))
     first, last = quarters(history.ordered_steps())
     assert len(first) == len(last) == 1
+
+
+def test_what_was_written_again_is_told_beside_what_counts() -> None:
+    told = {"issued": 40, "commits superseded": 5, "superseded trajectories": 2, "steps": 7}
+    audited = AuditReport(
+        run_id=str(RUN), closed=False, counts=told, dropped={}, abandoned={}, tokens={}, pending={},
+        checked={}, violations=(),
+    )  # fmt: skip
+    counts = counts_of(audited)
+    assert (counts["issued"], counts["duplicates"]) == (40, {"trajectories": 2, "commits": 5})

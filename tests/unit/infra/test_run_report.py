@@ -38,6 +38,7 @@ COUNTS: dict[str, Any] = {
     "abandoned": {"retries_exhausted": 2},
     "evaluated": 4,
     "pending": 6,
+    "duplicates": {"trajectories": 2, "commits": 1_234},
     "tokens": {"sampled": 1_200, "trained": 900, "masked:dis_low": 20, "superseded": 280},
 }
 
@@ -155,13 +156,13 @@ def test_the_report_shows_every_quantity_with_its_unit(whole: tuple[str, dict[st
         "Reward", "Policy lag at consumption", "Buffer age at consumption",
         "Funnel of trajectories", "Funnel of action tokens", "Stage latencies",
         "Where the learner's time goes", "Percentiles", "Accounts", "KL at consumption",
-        "Environment of the run",
+        "Environment of the run", "24 of 40",
     ):  # fmt: skip
         assert title in text
     assert html.count("<svg") == 8
     assert "audit clean" in text
-    assert "24 of 40" in text
     assert "4 (age 1, lag 3) trajectories" in text
+    assert "counted nowhere else 1,236 (commits 1,234, trajectories 2) records" in text
     assert "learner: train 1.50 s 1.50 s 1.50 s 1.50 s 8" in text
     assert "buffer age at consumption 2.50 s" in text
     assert f"{summary['effective_tokens_per_s']:.1f} tokens/s" in text
@@ -234,7 +235,7 @@ def test_what_the_tables_told_of_nothing_is_said_in_words() -> None:
     empty = Findings(rows=NOTHING)
     none = {
         "issued": 0, "trained": 0, "dropped": {}, "abandoned": {}, "evaluated": 0, "pending": 0,
-        "tokens": {"sampled": 0},
+        "duplicates": {}, "tokens": {"sampled": 0},
     }  # fmt: skip
     html, _ = _report(History(run_id=RUN), findings=empty, counts=none)
     text, _ = _read(html)
