@@ -200,33 +200,48 @@ def test_lag_is_told_by_step_and_by_bucket_with_the_ratio_and_the_sample_size(
 def test_percentiles_keep_their_rank_after_merging_partitions_and_minutes(tables: Tables) -> None:
     seed = 20_261_129
     draw = random.Random(seed)
-    values: list[int] = []
+    names = ("shell", "web")
+    groups = [
+        made(topics.TASKS, group_id=f"run-1.{i}.g", environment=names[i], purpose="train")
+        for i in range(2)
+    ]
+    tables.add(topics.TASKS, groups, at_ms=[small_run.T0 * 1000] * 2)
+    values: dict[str, list[float]] = {name: [] for name in names}
     for minute in range(40):
         for partition in range(4):
             records, times = [], []
             for index in range(150):
-                value = round(draw.lognormvariate(10.0, 1.0 + 0.02 * minute))
-                value *= 100 if draw.random() < 0.02 else 1
-                values.append(value)
-                records.append(made(topics.VERDICTS, code="correct", duration_us=value))
+                us = round(draw.lognormvariate(10.0 + index % 2, 1.0 + 0.02 * minute))
+                us *= 100 if draw.random() < 0.02 else 1
+                values[names[index % 2]].append(us / 1000)
+                group = f"run-1.{index % 2}.g"
+                records.append(
+                    made(topics.VERDICTS, code="correct", duration_us=us, group_id=group)
+                )
                 times.append((small_run.T0 + 60 * minute) * 1000 + index)
             tables.add(topics.VERDICTS, records, at_ms=times, partition=partition)
         # As a sink does that goes on: minutes are made while their rows still come.
         if minute % 7 == 0:
             tables.roll()
     tables.roll()
+    everything = [value for some in values.values() for value in some]
     row = tables.one("SELECT * FROM quantities WHERE quantity = 'verifier_ms'")
-    assert row["n"] == len(values) == 24_000
-    assert row["max"] == max(values) / 1000
-    minutes = tables.one("SELECT count() AS n FROM quantity_1m WHERE quantity = 'verifier_ms'")
+    assert row["n"] == len(everything) == 24_000
+    assert row["max"] == max(everything)
+    minutes = tables.one("SELECT uniqExact(t) AS n FROM quantity_1m WHERE quantity = 'verifier_ms'")
     assert minutes["n"] == 40
-    ranked = sorted(value / 1000 for value in values)
-    for name in (row, tables.one("SELECT * FROM verifier_ms")):
+    told = {"quantities": (row, everything)}
+    told["verifier_ms"] = (tables.one("SELECT * FROM verifier_ms"), everything)
+    for one in tables.ask("SELECT * FROM quantities_by_environment WHERE quantity = 'verifier_ms'"):
+        told[one["environment"]] = (one, values[one["environment"]])
+    assert told.keys() >= set(names)
+    for name, (found, some) in told.items():
+        ranked = sorted(some)
         for share, key in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
-            low = bisect.bisect_left(ranked, name[key]) / len(ranked)
-            high = bisect.bisect_right(ranked, name[key]) / len(ranked)
+            low = bisect.bisect_left(ranked, found[key]) / len(ranked)
+            high = bisect.bisect_right(ranked, found[key]) / len(ranked)
             off = max(low - share, share - high, 0.0)
-            assert off <= 0.01, f"{key} is {off:.4f} off its rank (seed {seed})"
+            assert off <= 0.01, f"{key} of {name} is {off:.4f} off its rank (seed {seed})"
 
 
 def test_a_batch_that_is_inserted_again_leaves_no_row_and_no_sample_twice(either: Tables) -> None:
