@@ -17,6 +17,7 @@ from schemas.enums import (
     FinishReason,
     GateOutcome,
     LearnerEventKind,
+    RefreshEventKind,
     VerdictCode,
 )
 from schemas.packing import unpack_timing
@@ -48,6 +49,7 @@ AT_START: Mapping[str, tuple[Sample, ...]] = {
     "verifier": (Sample(of.VERDICTS, 0.0, (VerdictCode.CORRECT.value,)),),
     "gate": (Sample(of.DECIDED, 0.0, (GateOutcome.ADMIT.value, DropReason.NONE.value)),),
     "learner": (Sample(of.STEPS, 0.0, (LearnerEventKind.STEP.value,)),),
+    "inference": (Sample(of.REFRESHES, 0.0, (RefreshEventKind.FAILED.value,)),),
     "tracer": (Sample(of.SPANS, 0.0, ("sent",)), Sample(of.SPANS, 0.0, ("given_up",))),
 }
 """What a role exports before its first record: a counter that is not there yet cannot be seen to

@@ -136,14 +136,23 @@ def test_a_process_tells_prometheus_where_it_is_as_long_as_it_lives(tmp_path: Pa
     assert not place.exists()
 
 
-def test_a_learner_that_never_made_an_update_is_seen_to_stand_still(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("role", "name", "kind"),
+    [
+        ("learner", "sluice_learner_events_total", "step"),
+        ("inference", "sluice_refresh_events_total", "failed"),
+    ],
+)
+def test_what_never_happened_is_seen_to_stand_still_and_its_first_time_to_be_one(
+    tmp_path: Path, role: str, name: str, kind: str
+) -> None:
     registry = CollectorRegistry()
     assert set(AT_START) <= set(ROLES)
     with exporting(
-        MetricsSection(enabled=False), targets=tmp_path, role="learner", index=0, run_id="run-1",
+        MetricsSection(enabled=False), targets=tmp_path, role=role, index=0, run_id="run-1",
         registry=registry,
     ):  # fmt: skip
-        assert registry.get_sample_value("sluice_learner_events_total", {"kind": "step"}) == 0.0
+        assert registry.get_sample_value(name, {"kind": kind}) == 0.0
 
 
 def test_nothing_listens_when_metrics_are_off(tmp_path: Path) -> None:
