@@ -307,6 +307,7 @@ def to_json(story: Story, *, texts: Mapping[int, tuple[str, ...]] | None = None)
                 "output": call.result.output if call.result else None,
                 "exit_class": call.result.exit_class.value if call.result else None,
                 "unknown": call.unknown is not None,
+                "duration_us": call.result.duration_us if call.result else None,
             }
             for key, call in story.tools.calls.items()
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,6 +38,11 @@ _ACCOUNTS = """SELECT outcome, reason, n FROM trajectory_accounts WHERE run_id =
 _WAITS = """SELECT cause, spent_s FROM wait_totals WHERE run_id = {run_id:String} AND kind = 'wait'
   ORDER BY spent_s DESC LIMIT 6"""
 _ROUND_FROM = 1000.0
+_TITLES = 2
+"""Lines of a table above its rows: its name and its columns."""
+_ROWS_MIN = 3
+"""Rows that trajectories and waits keep on a terminal of any height."""
+_COUNTED = 3
 _SHOWN = (
     "policy_lag_steps", "buffer_age_s", "ttft_ms", "inter_token_ms", "commit_latency_ms",
     "environment_step_ms", "tool_call_ms", "verifier_ms", "verify_queue_ms", "refresh_pause_ms",
@@ -73,14 +79,31 @@ def top(name: str, directory: Path, every_s: float, once: bool, as_json: bool) -
     if once:
         console.print(screen(lambda statement: _rows(folder, statement)))
         return
+    try:
+        _watch(folder, console, every_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _watch(folder: RunFolder, console: Console, every_s: float) -> None:
+    """Look again and again: over the whole terminal, or one look below the other where the output
+    is none.
+    """
+
+    def seen(lines_max: int | None) -> RenderableType:
+        try:
+            return screen(lambda statement: _rows(folder, statement), lines_max=lines_max)
+        except SluiceError as error:
+            # A sink that restarts answers again in a moment; the next look says so.
+            return Text(f"no answer: {error}", style="red")
+
+    if not console.is_terminal:
+        while True:
+            console.print(seen(None), "")
+            time.sleep(every_s)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            try:
-                shown: RenderableType = screen(lambda statement: _rows(folder, statement))
-            except SluiceError as error:
-                # A sink that restarts answers again in a moment; the next look says so.
-                shown = Text(f"no answer: {error}", style="red")
-            live.update(shown, refresh=True)
+            live.update(seen(console.height), refresh=True)
             time.sleep(every_s)
 
 
@@ -107,35 +130,72 @@ def look(asking: Asking) -> dict[str, Any]:
     }
 
 
-def screen(asking: Asking) -> RenderableType:
-    """Return what one look shows at a terminal."""
+def screen(asking: Asking, *, lines_max: int | None = None) -> RenderableType:
+    """Return what one look shows at a terminal.
+
+    lines_max: height of the terminal. What does not fit is left out row by row, of workers first,
+    and a table says of how many rows it shows how many; None: everything.
+    """
     seen = look(asking)
-    updates, flow = seen["learning"], seen["throughput"]
+    head = _head(seen)
+    accounts, waits, quantities = seen["accounts"], seen["waits"], seen["quantities"]
+    beside, below, workers = max(len(accounts), len(waits)), len(quantities), len(seen["workers"])
+    if lines_max is not None:
+        left = lines_max - len(head.plain.splitlines())
+        beside = min(beside, max(_ROWS_MIN, left - (_TITLES + below) - _TITLES))
+        below = min(below, max(1, left - (_TITLES + beside) - _TITLES))
+        workers = min(workers, left - (_TITLES + beside) - (_TITLES + below) - _TITLES)
+    abreast = Table.grid(padding=(0, 4))
+    abreast.add_row(
+        _table("trajectories", accounts[:beside], ("outcome", "reason", "n"), of=len(accounts)),
+        _table("waits of the learner", waits[:beside], ("cause", "spent_s"), of=len(waits)),
+    )
+    columns = ("quantity", "p50", "p95", "p99", "max", "n")
+    parts: list[RenderableType] = [
+        head, abreast, _table("quantities", quantities[:below], columns, of=len(quantities))
+    ]  # fmt: skip
+    if workers > 0:
+        told, names = seen["workers"], ("worker", "status", "version", "starts")
+        parts.append(_table("workers", told[:workers], names, of=len(told)))
+    return Group(*parts)
+
+
+def _head(seen: Mapping[str, Any]) -> Text:
+    """Return the lines that stand above all tables, short enough for 80 columns."""
+    updates, flow, workers = seen["learning"], seen["throughput"], seen["workers"]
+    statuses = Counter(row["status"] for row in workers)
+    versions = Counter(row["version"] for row in workers if row["version"])
     head = Text(
         f"update {_plain(updates.get('updates'))}   reward {_plain(updates.get('reward'))}   "
         f"loss {_plain(updates.get('loss'))}   KL {_plain(updates.get('kl'))} nats   "
-        f"entropy {_plain(updates.get('entropy'))} nats   wall {_plain(flow.get('wall_s'))} s\n"
+        f"entropy {_plain(updates.get('entropy'))} nats\n"
         f"tokens/s: {_plain(flow.get('raw'))} sampled, {_plain(flow.get('effective'))} trained, "
-        f"{_plain(flow.get('bound'))} the bound ({flow.get('bottleneck') or '-'})"
+        f"{_plain(flow.get('bound'))} the bound ({flow.get('bottleneck') or '-'})\n"
+        f"wall {_plain(flow.get('wall_s'))} s   workers: {_counted(statuses, of='')}   "
+        f"serving: {_counted(versions, of=' by ')}"
     )
     if letters := seen["dead_letters"]:
         head.append(
             f"\n{letters} records that could not be taken: `sluice dead-letters list`", style="red"
         )
-    return Group(
-        head,
-        _table("trajectories", seen["accounts"], ("outcome", "reason", "n")),
-        _table("quantities", seen["quantities"], ("quantity", "p50", "p95", "p99", "max", "n")),
-        _table("waits of the learner", seen["waits"], ("cause", "spent_s")),
-        _table("workers", seen["workers"], ("worker", "status", "version", "starts")),
-    )
+    return head
+
+
+def _counted(counts: Counter[str], *, of: str) -> str:
+    """Return what was counted, the most frequent first: `12 ready, 1 failed` or `1/14 by 2`."""
+    first = counts.most_common(_COUNTED)
+    told = [f"{name}{of}{n}" if of else f"{n} {name}" for name, n in first]
+    return ", ".join([*told, "..."][: len(told) + (len(counts) > len(told))]) or "-"
 
 
 def _first(rows: Sequence[Row]) -> Row:
     return rows[0] if rows else {}
 
 
-def _table(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Table:
+def _table(title: str, rows: Sequence[Row], columns: Sequence[str], *, of: int) -> Table:
+    """Return a table; `of` is how many rows there are, of which these are the first."""
+    if of > len(rows):
+        title = f"{title}, {len(rows)} of {of}"
     made = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         is_number = bool(rows) and all(_is_number(row[column]) for row in rows)

@@ -317,6 +317,15 @@ def test_the_terminal_shows_the_same_run(address: str) -> None:
     assert re.search(r"dropped +lag +1", shown)
     assert re.search(r"policy_lag_steps +\S+ +\S+ +\S+ +\S+ +2", shown)
     assert "inference-0" in shown
+    for lines_max in (24, 30, 60):
+        low = Console(width=80, record=True, file=io.StringIO())
+        low.print(screen(asking, lines_max=lines_max))
+        fits = low.export_text()
+        assert len(fits.splitlines()) <= lines_max
+        assert re.search(r"workers: .*ready.*serving: 1/", fits)
+        for title in ("trajectories", "waits of the learner", "quantities"):
+            assert re.search(rf"\b{title}\b", fits), fits
+        assert "max" in fits
 
 
 def test_names_of_runs_are_values_and_never_statements() -> None:

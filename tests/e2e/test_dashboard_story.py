@@ -45,7 +45,7 @@ def test_an_episode_opens_by_a_click_with_its_tokens_by_version(opened: Open) ->
         ["v1", "token 2, version 1/1, log-prob -0.5, main"],
     ]
     assert lines(page, "story-tools") == [
-        "tool arguments output exit", 'add {"left": 40, "right": 2} 42 ok',
+        "tool arguments output exit ms", 'add {"left": 40, "right": 2} 42 ok 12.5',
     ]  # fmt: skip
     times = lines(page, "story-times")
     assert times[0] == "s topic offset kind what"

@@ -253,6 +253,32 @@ def test_a_run_without_an_update_has_no_reward_rather_than_one_of_nought(
     assert "update -   reward -   loss -" in shown.stdout
 
 
+def test_top_into_a_pipe_tells_look_after_look_and_ctrl_c_ends_it(
+    served: Served, finished: RunFolder
+) -> None:
+    assert served.process.poll() is None
+    program = (
+        # Whoever runs the tests in the background has its children ignore what Ctrl-C sends.
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from infra.cli.app import main; main(sys.argv[1:])"
+    )
+    watching = subprocess.Popen(
+        [sys.executable, "-c", program, "top", str(finished.root), "--every", "0.5"],
+        cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert watching.stdout is not None
+        looks = (line for line in watching.stdout if line.startswith("update "))
+        assert [next(looks).split()[1] for _ in range(3)] == ["-", "-", "-"]
+        watching.send_signal(signal.SIGINT)
+        assert watching.communicate(timeout=20)[1].strip() == ""
+        assert watching.returncode == 0
+    finally:
+        watching.kill()
+        watching.wait(10)
+
+
 def test_ctrl_c_ends_the_page_in_order(served: Served, finished: RunFolder) -> None:
     assert finished.sink_address.exists()
     served.process.send_signal(signal.SIGINT)

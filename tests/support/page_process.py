@@ -38,7 +38,7 @@ UNREACHED = f"{RUN}.99.0"
 
 def changed(topic: Topic[Any], record: Any) -> Any:
     """Return a record of the recorded run as the page is shown it: second turns are sampled by two
-    versions, and the tool says something.
+    versions, and the tool says something and takes its time.
     """
     del topic
     match record:
@@ -55,7 +55,7 @@ def changed(topic: Topic[Any], record: Any) -> Any:
         case ToolEvent(kind=ToolEventKind.INTENT):
             return dataclasses.replace(record, arguments='{"left": 40, "right": 2}')
         case ToolEvent(kind=ToolEventKind.RESULT):
-            return dataclasses.replace(record, output="42")
+            return dataclasses.replace(record, output="42", duration_us=12_500)
     return record
 
 

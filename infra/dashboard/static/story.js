@@ -49,7 +49,7 @@ async function story(episode) {
       element("h2", { textContent: "Tool calls" }), element("div", { id: "story-tools", className: "scroll" }),
       element("h2", { textContent: "Timeline" }), element("div", { id: "story-times", className: "scroll" }),
     );
-    table("story-tools", ["tool", "arguments", "output", "exit"], told.tool_calls.map((call) => ({ tool: call.tool, arguments: call.arguments, output: call.output, exit: call.unknown ? "unknown" : call.exit_class })));
+    table("story-tools", ["tool", "arguments", "output", "exit", "ms"], told.tool_calls.map((call) => ({ tool: call.tool, arguments: call.arguments, output: call.output, exit: call.unknown ? "unknown" : call.exit_class, ms: call.duration_us === null ? null : call.duration_us / 1000 })));
     const first = told.timeline[0]?.timestamp_ms ?? 0;
     table("story-times", ["s", "topic", "offset", "kind", "what"], told.timeline.map((one) => ({ s: (one.timestamp_ms - first) / 1000, topic: one.topic, offset: one.offset, kind: one.kind, what: one.what })));
   } catch (error) {
