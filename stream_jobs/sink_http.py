@@ -3,11 +3,13 @@
 Consumes: statements (POST / with the statement as body, or GET /?query=). Produces: answers in the
 format that was asked for. Waits for: the store; a query ends by `query_seconds_max`. Unblocked by:
 its answer. Invariants: nothing that writes reaches the engine; answers are bounded in rows, memory
-and time; the address file exists exactly while the endpoint listens.
+and time, also those that nobody takes; who has left is not asked for; the address file exists
+exactly while the endpoint listens.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -22,6 +24,7 @@ from schemas.errors import Boundary, RejectedError, SettingsError
 from stream_jobs.core.sink_hello import asks_who, who
 from stream_jobs.core.sink_reading import reading
 from stream_jobs.core.sink_statements import engine_code
+from stream_jobs.sink_clients import REQUEST_S, Clients, Handler
 from stream_jobs.sink_pages import Pages, add_pages
 from stream_jobs.sink_settings import SinkSettings
 from stream_jobs.sink_store import Store
@@ -32,6 +35,8 @@ _SHUTDOWN_S = 2.0
 _DEFAULT_FORMAT = "TabSeparated"
 _READONLY = 164
 _BUSY = 202
+_SLOW = 209
+_UNPACKED = 354
 _OF_WRITING = frozenset({6, 27, 36, 41, 42, 43, 53, 62, 184, 215, 456})
 """Codes of a statement that is written wrong: syntax, types, arguments, a parameter not given."""
 _OF_NAMES = frozenset({46, 47, 60, 73, 81})
@@ -62,13 +67,21 @@ class Endpoint:
         self._store = store
         self._settings = settings
         self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._clients = Clients()
         self._runner: web.AppRunner | None = None
         self.url = ""
         """Where it listens, once started."""
 
     async def start(self) -> None:
         """Listen, then write the address file; raise SettingsError when the port is taken."""
-        app = web.Application(client_max_size=_STATEMENT_BYTES_MAX)
+        clients = self._clients
+
+        @web.middleware
+        async def served(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await clients.serve(request, handler)
+
+        app = web.Application(client_max_size=_STATEMENT_BYTES_MAX, middlewares=[served])
         app.router.add_get("/ping", self._ping)
         app.router.add_get("/", self._get)
         app.router.add_post("/", self._post)
@@ -77,15 +90,14 @@ class Endpoint:
         await runner.setup()
         self._runner = runner
         host, port = self._settings.listen_host, self._settings.listen_port
-        site = web.TCPSite(runner, host, port)
+        assert runner.server is not None
         try:
-            await site.start()
+            listening = await clients.listen(runner.server, host, port)
         except OSError as error:
             raise SettingsError(
                 f"the SQL endpoint cannot listen on {host}:{port}: {error.strerror}",
                 hint="set sink.listen_port to a free port, or to 0",
             ) from error
-        listening: tuple[str, int] = runner.addresses[0][:2]
         self.url = f"http://{listening[0]}:{listening[1]}"
         if self._settings.address_file:
             _announce(Path(self._settings.address_file), self.url, *listening)
@@ -96,6 +108,7 @@ class Endpoint:
             return
         if self._settings.address_file:
             Path(self._settings.address_file).unlink(missing_ok=True)
+        self._clients.close()
         await self._runner.cleanup()
         self._runner = None
 
@@ -109,7 +122,13 @@ class Endpoint:
         return await self._answer(request, request.query["query"])
 
     async def _post(self, request: web.Request) -> web.Response:
-        body = (await request.read()).decode("utf-8", errors="replace")
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                body = (await request.read()).decode("utf-8", errors="replace")
+        except TimeoutError:
+            return _refusal(408, _SLOW, f"the statement did not come within {REQUEST_S:.0f} s")
+        except web.RequestPayloadError as error:
+            return _refusal(400, _UNPACKED, f"the statement cannot be unpacked: {error}")
         # As ClickHouse does: the parameter comes first, the body follows it.
         query = request.query.get("query", "")
         return await self._answer(request, f"{query}\n{body}" if query else body)
@@ -129,11 +148,13 @@ class Endpoint:
         )
         self._waiting += 1
         try:
-            if asks_who(statement.text, request.query):
-                version = await self._store.ask("SELECT version()", _DEFAULT_FORMAT, {})
-                answer = who(name=socket.gethostname(), version=version.decode().strip())
-            else:
-                answer = await self._store.ask(statement.text, form, _parameters(request.query))
+            async with self._turn:
+                if request.transport is None:
+                    return _refusal(499, _BUSY, "whoever asked has left")
+                if not await self._clients.has_room():
+                    return _refusal(503, _BUSY, "answers that nobody takes fill the memory")
+                answer = await self._asked(request, statement.text, form)
+                self._clients.hold(request, answer)
         except RejectedError as error:
             code = engine_code(error.message) or 0
             return _refusal(_status(code), code, error.message)
@@ -149,6 +170,12 @@ class Endpoint:
         return web.Response(
             body=answer, headers={**headers, "Content-Type": _TYPES.get(form, _TEXT)}
         )
+
+    async def _asked(self, request: web.Request, text: str, form: str) -> bytes:
+        if asks_who(text, request.query):
+            version = await self._store.ask("SELECT version()", _DEFAULT_FORMAT, {})
+            return who(name=socket.gethostname(), version=version.decode().strip())
+        return await self._store.ask(text, form, _parameters(request.query))
 
 
 def _parameters(query: Mapping[str, str]) -> dict[str, str]:
