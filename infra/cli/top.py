@@ -43,13 +43,13 @@ _TITLES = 2
 _ROWS_MIN = 3
 """Rows that trajectories and waits keep on a terminal of any height."""
 _COUNTED = 3
-_SHOWN = (
+SHOWN = (
     "policy_lag_steps", "buffer_age_s", "ttft_ms", "inter_token_ms", "commit_latency_ms",
     "environment_step_ms", "tool_call_ms", "verifier_ms", "verify_queue_ms", "refresh_pause_ms",
     "learner_step_ms",
 )  # fmt: skip
 _QUANTITIES = f"""SELECT quantity, p50, p95, p99, max, n FROM quantities
-  WHERE run_id = {{run_id:String}} AND quantity IN {_SHOWN!r}"""
+  WHERE run_id = {{run_id:String}} AND quantity IN {SHOWN!r}"""
 _WORKERS = """SELECT w.worker AS worker, w.status AS status, w.starts AS starts,
   if(v.worker = '', '', concat(toString(v.epoch), '/', toString(v.number))) AS version
   FROM workers_now AS w
@@ -123,7 +123,8 @@ def look(asking: Asking) -> dict[str, Any]:
         "learning": _first(asking(_UPDATES)),
         "throughput": _first(asking(_THROUGHPUT)),
         "accounts": asking(_ACCOUNTS),
-        "quantities": asking(_QUANTITIES),
+        # Each stands where it stood at the last look.
+        "quantities": sorted(asking(_QUANTITIES), key=lambda row: SHOWN.index(row["quantity"])),
         "waits": asking(_WAITS),
         "workers": asking(_WORKERS),
         "dead_letters": int(_first(asking(_LETTERS)).get("n") or 0),

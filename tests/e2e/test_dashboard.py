@@ -12,7 +12,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from infra.cli.top import screen
+from infra.cli.top import SHOWN, screen
 from tests.support import page_run, selected_runs, small_run
 from tests.support.browser import Browser, Page
 from tests.support.page_server import SELECTED, Open
@@ -317,6 +317,10 @@ def test_the_terminal_shows_the_same_run(address: str) -> None:
     assert re.search(r"dropped +lag +1", shown)
     assert re.search(r"policy_lag_steps +\S+ +\S+ +\S+ +\S+ +2", shown)
     assert "inference-0" in shown
+    at = [shown.find(f"\n{name} ") for name in SHOWN]
+    found = [place for place in at if place >= 0]
+    assert len(found) > 5
+    assert found == sorted(found), "a quantity stands where it stood at the last look"
     for lines_max in (24, 30, 60):
         low = Console(width=80, record=True, file=io.StringIO())
         low.print(screen(asking, lines_max=lines_max))
