@@ -28,11 +28,13 @@ from stream_jobs.core.sink_columns import Table
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
+    Passed,
     Range,
     Rewind,
     Skip,
     Stored,
     Written,
+    passed,
     settle,
     token,
 )
@@ -166,7 +168,7 @@ class Writer:
     async def _insert(self, pieces: Mapping[Place, tuple[Range, Messages]]) -> dict[Place, Range]:
         # A range without rows of the run needs no note, unless one was written ahead for it.
         full = {place: piece for place, piece in pieces.items() if piece[1] or self._is_open(place)}
-        others = {}
+        full, others = await self._unpassed(full)
         for place, (part, _) in full.items():
             if (agreed := await self._agree(place, part)) != part:
                 others[place] = agreed
@@ -182,11 +184,47 @@ class Writer:
                 if self._stale is not None and messages:
                     self._stale.note(table.name, minutes)
                 self.rows += await self._patiently(
-                    partial(self._store.insert, table, messages, name),
+                    partial(self._put, place, part, table, messages, name),
                     f"the insert of {name} into {table.name}",
                 )
         await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
         return others
+
+    async def _unpassed(
+        self, pieces: Mapping[Place, tuple[Range, Messages]]
+    ) -> tuple[dict[Place, tuple[Range, Messages]], dict[Place, Range]]:
+        """Return the pieces that no other owner has gone past, and the ranges to read again from
+        where one stands inside a piece.
+        """
+        if not self._store.is_shared:
+            return dict(pieces), {}
+        stands = await self._patiently(
+            partial(self._store.stored, self._context.run_id), "where the tables stand"
+        )
+        left, others = dict(pieces), {}
+        for place, (part, _) in pieces.items():
+            one = stands.get(place)
+            how = passed(one, part)
+            if how is Passed.NO:
+                continue
+            del left[place]
+            self._stored[place] = Stored(part, Written.AFTER)
+            if one is not None and how is Passed.INSIDE:
+                self._stored[place] = one
+                others[place] = one.range
+        return left, others
+
+    async def _put(
+        self, place: Place, part: Range, table: Table, messages: Messages, name: str
+    ) -> int:
+        """Insert, unless another owner has gone past meanwhile: whoever slept for longer than the
+        server remembers tokens would bring the same rows again. Looked at before each try.
+        """
+        if messages and self._store.is_shared:
+            stands = (await self._store.stored(self._context.run_id)).get(place)
+            if passed(stands, part) is Passed.WHOLLY:
+                return 0
+        return await self._store.insert(table, messages, name)
 
     async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
         """Make these minutes of a rollup anew, as patiently as rows are inserted; those with rows

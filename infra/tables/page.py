@@ -68,7 +68,8 @@ times on both sides.
 With `sink.server_url` the sink writes to a ClickHouse server (`sink.server_cluster` makes the
 tables replicated ones there); definitions and views are the same. Clients ask that server
 themselves, as the user of `infra/clickhouse/server/reader.sql`, which only reads, within the same
-limits. Two sinks of one run at once are harmless: they agree on the border of every range first.
+limits. Two sinks of one run at once are harmless: they agree on the border of every range first,
+and one that slept for longer than the server remembers inserts looks where the tables stand.
 
 ## How fresh, how sure
 

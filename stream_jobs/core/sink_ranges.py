@@ -4,8 +4,8 @@ Invariants: a range is written ahead as BEFORE, then its rows are inserted under
 `run:topic:partition:first-last`, then it is written as AFTER; a token names exact content, so a
 range that may have been inserted is settled by the same range and by no other. Where several
 owners can reach the tables, the border of each new range is agreed on first, so that all of them
-insert the same ranges under the same tokens. Source: the notes on
-ClickHouse, section 5.4.
+insert the same ranges under the same tokens. A server forgets old tokens: an owner that another one
+has gone past inserts nothing. Source: the notes on ClickHouse, section 5.4.
 """
 
 from __future__ import annotations
@@ -149,3 +149,21 @@ def resume_at(stored: Stored | None, start: int) -> tuple[int, int | None]:
     if stored.state is Written.BEFORE:
         return stored.range.first, stored.range.last
     return stored.range.last + 1, None
+
+
+class Passed(StrEnum):
+    """How far the tables have come against a range that is about to be inserted."""
+
+    NO = "no"
+    INSIDE = "inside"
+    """Another owner has cut inside it, and stands there."""
+    WHOLLY = "wholly"
+    """All its rows are in the tables."""
+
+
+def passed(stands: Stored | None, part: Range) -> Passed:
+    """Return how far another owner has gone past a range, by where the tables stand now."""
+    begin, _ = resume_at(stands, part.first)
+    if begin <= part.first:
+        return Passed.NO
+    return Passed.INSIDE if begin <= part.last else Passed.WHOLLY

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.run.worker import table_definitions
-from schemas.errors import RejectedError
+from schemas.errors import Boundary, RejectedError, TransientError
 from schemas.topics import TOKENS
+from stream_jobs import sink_writer
 from stream_jobs.core.sink_statements import parse_migrations
 from stream_jobs.sink import Sink
 from stream_jobs.sink_engines import Limits, ServerEngine
@@ -104,6 +106,52 @@ async def test_two_sinks_of_a_run_at_once_leave_every_row_exactly_once_also_when
     assert await stores[0].rows(asked) == [("200",)]
     asked = "SELECT n FROM quantities WHERE quantity = 'commit_latency_ms'"
     assert await stores[0].rows(asked) == [("200",)]
+    for store in stores:
+        await store.close()
+
+
+@pytest.mark.parametrize("at", ["insert", "agree"])
+async def test_a_sink_that_slept_longer_than_the_server_remembers_brings_no_row_twice(
+    url: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """It sleeps with a range in hand, and finds its connection dead when it wakes."""
+    bus, awake, asleep = MemoryBus(partitions=1), asyncio.Event(), asyncio.Event()
+    stores = [await opened(url), await opened(url)]
+    await stores[0].migrate(DEFINITIONS)
+    await stores[0].run(
+        "ALTER TABLE token_commits MODIFY SETTING non_replicated_deduplication_window = 2"
+    )
+    inner = getattr(stores[0], at)
+
+    async def sleeping(*args: Any, **more: Any) -> Any:
+        if not asleep.is_set():
+            asleep.set()
+            await awake.wait()
+            raise TransientError("the connection is gone", boundary=Boundary.STORE)
+        return await inner(*args, **more)
+
+    monkeypatch.setattr(stores[0], at, sleeping)
+    monkeypatch.setattr(sink_writer, "_PAUSE_S", 0.001)
+    producer = context_on(bus, "writer").producer
+
+    async def send(first: int, last: int) -> None:
+        for seq in range(first, last):
+            await producer.offer(TOKENS, commit(seq))
+
+    await send(0, 20)
+    first = RunningSink(bus, "sink-0", stores[0], 5)
+    await asyncio.wait_for(asleep.wait(), 30)
+    second = RunningSink(bus, "sink-1", stores[1], 5)
+    await send(20, 60)
+    until = time.monotonic() + 60
+    while await count(stores[1]) < 60:
+        assert time.monotonic() < until, "the other sink writes nothing"
+        await asyncio.sleep(0.05)
+    awake.set()
+    await send(60, 70)
+    await asyncio.gather(first.stop(), second.stop())
+    asked = "SELECT count(), uniqExact(src_partition, src_offset), max(seq) FROM token_commits"
+    assert await stores[1].rows(asked) == [("70", "70", "69")]
     for store in stores:
         await store.close()
 

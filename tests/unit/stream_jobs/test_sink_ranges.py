@@ -10,11 +10,13 @@ from schemas.errors import InvariantError
 from stream_jobs.core.sink_ranges import (
     Bury,
     Insert,
+    Passed,
     Range,
     Rewind,
     Skip,
     Stored,
     Written,
+    passed,
     progress,
     resume_at,
     settle,
@@ -122,3 +124,22 @@ def test_progress_rises_with_the_offsets_and_from_before_to_after() -> None:
     ]
     numbers = [progress(one) for one in steps]
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("part", "before", "after"),
+    [
+        (Range(0, 9), Passed.WHOLLY, Passed.WHOLLY),
+        (Range(10, 19), Passed.NO, Passed.WHOLLY),
+        (Range(5, 14), Passed.INSIDE, Passed.WHOLLY),
+        (Range(10, 24), Passed.NO, Passed.INSIDE),
+        (Range(15, 24), Passed.NO, Passed.INSIDE),
+        (Range(20, 29), Passed.NO, Passed.NO),
+    ],
+)
+def test_an_owner_sees_how_far_another_one_has_gone_past_it(
+    part: Range, before: Passed, after: Passed
+) -> None:
+    assert passed(BEFORE, part) is before
+    assert passed(AFTER, part) is after
+    assert passed(None, part) is Passed.NO
