@@ -4,6 +4,8 @@
 -- of a minute the newest counts. Read them through quantity_1m and metric_1m. No table forgets rows
 -- by their age: it would count others than the log, and a record from the far past would vanish as
 -- it came.
+--
+-- formerly 0147d6dab7153b72f6561a26119de937a72d37bfa97d15aa104db3aa0d221a99
 
 DROP VIEW IF EXISTS metric_1m_mv;
 
@@ -81,7 +83,12 @@ CREATE TABLE IF NOT EXISTS sink_borders (
 ENGINE = MergeTree ORDER BY (run_id, src_topic, src_partition, first)
 SETTINGS non_replicated_deduplication_window = 10000;
 
-ALTER TABLE metric_points REMOVE TTL;
+-- What is not there cannot be removed, and a start that was killed may have removed it: one that ends
+-- nothing is put in its place first.
+ALTER TABLE metric_points MODIFY TTL toDateTime(4294967295 - 0 * src_partition)
+  SETTINGS materialize_ttl_after_modify = 0;
+
+ALTER TABLE metric_points REMOVE TTL SETTINGS materialize_ttl_after_modify = 0;
 
 ALTER TABLE token_commits ADD INDEX IF NOT EXISTS ts_minmax ts TYPE minmax GRANULARITY 1;
 
