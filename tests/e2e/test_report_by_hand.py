@@ -220,3 +220,20 @@ def test_a_phone_and_a_screen_show_the_report_without_a_page_wider_than_they_are
             )
             assert min(heights) >= LETTERS_PX_MIN
             one.close()
+
+
+def test_a_print_of_the_report_is_dark_on_paper_and_cuts_nothing_off(
+    page: str, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_text(page)
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    with Browser(tmp_path / "browser") as browser:
+        one = browser.open(f"file://{tmp_path}/report.html", width=794, dark=True)
+        one.call("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+        assert one.value("getComputedStyle(document.documentElement).color") == "rgb(0, 0, 0)"
+        assert one.value("document.documentElement.scrollWidth") <= 794
+        cut = (
+            "[...document.querySelectorAll('figure, .wide')]"
+            ".filter((part) => part.scrollWidth > part.clientWidth).length"
+        )
+        assert one.value(cut) == 0
