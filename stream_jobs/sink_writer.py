@@ -177,18 +177,22 @@ class Writer:
             return others
         await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
         for place, (part, messages) in full.items():
-            if self._stale is not None and messages:
-                minutes = minutes_of(times_of(messages))
+            self._note(place, messages)
             for table in self._tables[place[0]]:
                 name = token(self._context.run_id, *place, part)
-                if self._stale is not None and messages:
-                    self._stale.note(table.name, minutes)
                 self.rows += await self._patiently(
                     partial(self._put, place, part, table, messages, name),
                     f"the insert of {name} into {table.name}",
                 )
         await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
         return others
+
+    def _note(self, place: Place, messages: Messages) -> None:
+        if self._stale is None or not messages:
+            return
+        minutes = minutes_of(times_of(messages))
+        for table in self._tables[place[0]]:
+            self._stale.note(table.name, minutes)
 
     async def _unpassed(
         self, pieces: Mapping[Place, tuple[Range, Messages]]
@@ -202,12 +206,14 @@ class Writer:
             partial(self._store.stored, self._context.run_id), "where the tables stand"
         )
         left, others = dict(pieces), {}
-        for place, (part, _) in pieces.items():
+        for place, (part, messages) in pieces.items():
             one = stands.get(place)
             how = passed(one, part)
             if how is Passed.NO:
                 continue
             del left[place]
+            # Of makings the latest by its maker's clock counts, so that both make the minute.
+            self._note(place, messages)
             self._stored[place] = Stored(part, Written.AFTER)
             if one is not None and how is Passed.INSIDE:
                 self._stored[place] = one

@@ -22,6 +22,7 @@ from schemas.topics import DEAD_LETTERS, TOKENS
 from stream_jobs import sink_writer
 from stream_jobs.core.sink_batches import Batch, Batches
 from stream_jobs.core.sink_ranges import Range, Stored, Written, resume_at
+from stream_jobs.core.sink_rollups import Stale
 from stream_jobs.core.sink_slabs import BULK_MIN, Slab
 from stream_jobs.sink_intake import Intake
 from stream_jobs.sink_store import Store
@@ -323,6 +324,20 @@ async def test_several_owners_of_one_partition_at_once_leave_every_row_exactly_o
 def engine_last(engine: SharedEngine) -> Range:
     last = max(engine.rows["sink_borders"], key=lambda one: int(one["last"]))
     return Range(last["first"], last["last"])
+
+
+async def test_minutes_that_another_owner_has_filled_are_made_anew_all_the_same() -> None:
+    engine, stale = SharedEngine(remembers=0), Stale(["token_commits"], interval_ms=0)
+    store = await Store.open(lambda: engine)
+    context = context_on(MemoryBus(partitions=1), "sink-0")
+    try:
+        for noting in (None, stale):
+            writer = Writer(context, store, Codec.local(), {}, retry_ms=5_000, stale=noting)
+            assert await writer.write([batch(0, 2)]) == {}
+    finally:
+        await store.close()
+    assert len(engine.rows["token_commits"]) == 3
+    assert stale.due(now_ms=1, all_of_it=True) == {"token_commits": [0]}
 
 
 class HeldEngine(SharedEngine):
