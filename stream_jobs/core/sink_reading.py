@@ -95,22 +95,29 @@ class _Token:
 
 def reading(text: str) -> Statement:
     """Return a statement that only reads; raise RejectedError that says why it is none."""
-    tokens = list(_tokens(text))
+    tokens: list[_Token] = []
+    said: list[_Token] = []
+    has_begun = False
+    for one in _tokens(text):
+        tokens.append(one)
+        if one.kind in ("space", "comment"):
+            continue
+        said.append(one)
+        if not has_begun and one.text != "(":
+            has_begun = True
+            _begins_to_read(one)
+    if not has_begun:
+        raise _refused("there is no statement")
     words = "".join(_bare(one) for one in tokens)
     end = len(words.rstrip().rstrip(";").rstrip())
     text, words = text[:end], words[:end]
-    first = re.match(r"[\s(]*(\w+)", words)
-    if first is None:
-        raise _refused("there is no statement")
-    if first[1].lower() not in _READS:
-        raise _refused(f"{first[1].upper()} does not only read")
     if ";" in words:
         raise _refused("there is more than one statement")
     if re.search(r"\binto\s+outfile\b", words, re.IGNORECASE):
         raise _refused("INTO OUTFILE writes a file")
     if re.search(r":\s*identifier\s*\}", words, re.IGNORECASE):
         raise _refused("a name that comes as a value cannot be looked at: write it out")
-    _stays([one for one in tokens if one.kind not in ("space", "comment")])
+    _stays(said)
     named = _FORMAT.search(words)
     return Statement(text=text, format=named[1] if named else None)
 
@@ -122,7 +129,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         found = _TOKEN.match(text, place)
         if found is None:
             raise _refused(f"{text[place : place + 12]!r} cannot be read outside of a text")
-        if found.lastgroup == "comment" and "/*" in found[0][2:]:
+        if found[0].startswith("/*") and "/*" in found[0][2:]:
             raise _refused("there is a comment within a comment")
         yield _Token(kind=found.lastgroup or "", text=found[0])
         place = found.end()
@@ -139,6 +146,16 @@ def _bare(token: _Token) -> str:
             return "_" * len(token.text)
         case _:
             return token.text
+
+
+def _begins_to_read(first: _Token) -> None:
+    """Raise RejectedError when a statement that begins so does not only read. Asked before the rest
+    is cut, which may be the rows of an insert.
+    """
+    if first.kind != "word":
+        raise _refused("there is no statement")
+    if first.text.lower() not in _READS:
+        raise _refused(f"{first.text.upper()} does not only read")
 
 
 def _stays(tokens: list[_Token]) -> None:

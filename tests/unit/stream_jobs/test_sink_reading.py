@@ -34,6 +34,9 @@ def test_statements_that_only_read_are_let_through(text: str) -> None:
         ("", "no statement"),
         ("-- SELECT 1", "no statement"),
         ("INSERT INTO t SELECT 1", "INSERT"),
+        ("INSERT INTO t FORMAT Native\n\x04\u201c$`", "INSERT"),
+        ("; SELECT 1", "no statement"),
+        ("()", "no statement"),
         ("drop table t", "DROP"),
         ("SET readonly = 0", "SET"),
         ("USE system", "USE"),
@@ -103,6 +106,7 @@ def test_no_way_of_writing_hides_a_word_from_the_check(text: str) -> None:
     [
         "SELECT 'file(', '\u2018 $$ \x00', `a``b`, \"c\"\"d\" FROM t -- \u2018\n",
         "SELECT url, input, python FROM t AS remote",
+        "SELECT 1 -- one /* and /* so on\n",
         "SELECT format('{}', 1), {run_id:String}, x[1] % 2 || 'a', a -> b, c ? 1 : 0, 1::Int8",
         'SELECT count() AS "file of it" FROM numbers(3) /* (file) */',
     ],
