@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from schemas.records.metric_point import MetricPoint
 from schemas.topics import METRICS
 from stream_jobs.core.sink_hello import who
 from stream_jobs.core.sink_reading import INSIDE, OUTSIDE, OUTSIDE_ANYWHERE
+from stream_jobs.sink_settings import SinkSettings
 from tests.support.table_process import ROOT, Tables
 from tests.unit.infra.test_settings import PLACES, SMALLEST
 
@@ -151,6 +153,38 @@ def test_every_function_of_the_engine_that_leaves_the_tables_is_known(
     assert not tables - INSIDE - OUTSIDE, "new in this engine: does it leave the tables?"
     assert models
     assert not models - OUTSIDE_ANYWHERE, "new in this engine, and asked over the network"
+
+
+def test_the_user_who_only_reads_on_a_server_is_one_that_the_engine_understands_with_our_limits(
+    finished: RunFolder,
+) -> None:
+    text = (ROOT / "infra" / "clickhouse" / "server" / "reader.sql").read_text()
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    statements = [one.strip() for one in lines.split(";") if one.strip()]
+    assert [one.split()[0] for one in statements] == ["CREATE", "CREATE", "GRANT", "CREATE"]
+    settings = re.findall(r"^  (\w+) = ", statements[0], re.MULTILINE)
+    quoted = [one.replace("\\", "\\\\").replace("'", "\\'") for one in statements]
+    asked = [f"SELECT formatQuerySingleLine('{one}') AS read" for one in quoted]
+    asked.append(f"SELECT name FROM system.settings WHERE name IN {tuple(settings)}")
+    done = subprocess.run(
+        [
+            sys.executable, "-c", _ASKING,
+            json.dumps([["sql", one, "--run", str(finished.root), "--json"] for one in asked]),
+        ],
+        cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, _, _ in answers] == [0] * len(asked), answers
+    read = [json.loads(told)[0]["read"].split()[0] for _, told, _ in answers[:-1]]
+    assert read == ["CREATE", "CREATE", "GRANT", "CREATE"]
+    assert {row["name"] for row in json.loads(answers[-1][1])} == set(settings)
+    ours = SinkSettings()
+    for name, most in (
+        ("max_execution_time", ours.query_seconds_max), ("max_result_rows", ours.query_rows_max),
+        ("max_memory_usage", ours.memory_bytes_max),
+    ):  # fmt: skip
+        assert f"{name} = {most:.0f} MAX {most:.0f}" in statements[0]
+    assert "readonly = 2" in statements[0]
 
 
 class Served:
