@@ -67,7 +67,9 @@ class SinkSettings(BaseModel):
     )  # fmt: skip
     rollup_interval_s: float = Field(
         10.0, ge=1, le=600,
-        description="The percentiles per minute hold new rows after at most so long. Unit: s.",
+        description="The percentiles per minute and the marks of episodes hold written rows after "
+        "so long, or later where making them would take more than `busy_share_max` of the time. "
+        "Unit: s.",
     )  # fmt: skip
     drain_s: float = Field(
         10.0, ge=0, le=600,
