@@ -8,7 +8,10 @@ end by `max_execution_time`.
 
 from __future__ import annotations
 
+import fcntl
 import io
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from schemas.errors import Boundary, RejectedError, TransientError
+
+DEFINITION_BYTES_MIN = 16 << 20
+"""So much of the disk is free when a table or view is defined. Unit: bytes."""
+_DEFINES = re.compile(r"\s*(?:CREATE|ALTER|DROP)\b", re.IGNORECASE)
+_HELD = "one process at a time; a sink that runs answers over HTTP instead"
+_DAMAGED = (
+    "the line of the engine before this one says why; where files are damaged, move the folder "
+    "away, and the run's sink makes its tables anew from the topics (`sluice run --resume RUN`)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +70,23 @@ class EmbeddedEngine:
     is_shared = False
 
     def __init__(self, path: Path, limits: Limits) -> None:
-        """Open or make the folder; raise RejectedError when another process holds it."""
+        """Open or make the folder.
+
+        Raises RejectedError when another process holds it or the engine cannot read it,
+        TransientError when it cannot be made.
+        """
         import chdb
         from chdb._exceptions import ChdbError
 
         self.faults: tuple[type[Exception], ...] = (ChdbError, RuntimeError)
-        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TransientError(
+                f"the folder of the tables, {path}, cannot be made: {error.strerror}",
+                boundary=Boundary.STORE, hint="is the disk full, or read-only, or not ours?",
+            ) from error  # fmt: skip
         try:
             connect: Callable[[str], Any] = chdb.connect
             self._handle = connect(str(path.resolve()))
@@ -71,7 +94,7 @@ class EmbeddedEngine:
         except RuntimeError as error:
             raise RejectedError(
                 f"the tables in {path} cannot be opened: {error}", boundary=Boundary.STORE,
-                hint="one process at a time; a sink that runs answers over HTTP instead",
+                hint=_HELD if _is_held(path) else _DAMAGED,
             ) from error  # fmt: skip
         self._errors: dict[int, int] | None = None
         """Errors that the engine had counted after the last insert; None when others may have
@@ -136,11 +159,24 @@ class EmbeddedEngine:
 
     def run(self, statement: str) -> bytes:
         """Run one of our own statements."""
+        if _DEFINES.match(statement):
+            self._require_room()
         try:
             return self._answer(self._handle, statement, "TabSeparated")
         except self.faults:
             self._errors = None
             raise
+
+    def _require_room(self) -> None:
+        """Raise RuntimeError unless a definition can be written whole: on a full disk chDB answers
+        success, leaves the file of the table empty, and can never open the folder again.
+        """
+        free = shutil.disk_usage(self._path).free
+        if free < DEFINITION_BYTES_MIN:
+            raise RuntimeError(
+                f"Code: 243. DB::Exception: {free} bytes are free under {self._path}, and tables "
+                f"are defined with {DEFINITION_BYTES_MIN} at least"
+            )
 
     def ask(self, statement: str, form: str, parameters: Mapping[str, str]) -> bytes:
         """Run a reading statement of others."""
@@ -228,3 +264,17 @@ class ServerEngine:
     def close(self) -> None:
         """Release the connection."""
         self._client.close()
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a process has the folder open: the engine locks this file of it, and says so to its
+    standard error alone.
+    """
+    try:
+        with (path / "status").open("rb") as status:
+            fcntl.flock(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

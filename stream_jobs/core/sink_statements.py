@@ -17,9 +17,16 @@ from stream_jobs.core.sink_rollups import TASKS, Rollup
 _HEAD = re.compile(r"-- (?:migration (\d+): ([^\n]+)|repeatable (\w+): [^\n]+|rollups: [^\n]+)\n")
 _CODE = re.compile(r"\bCode: (\d+)\.")
 
-_LATER = frozenset({159, 160, 202, 209, 210, 241, 242, 243, 252, 279, 319, 373, 999})
-"""Errors of the engine that pass by themselves: timeouts, network, memory, disk, too many parts,
-sessions. Source: ClickHouse, src/Common/ErrorCodes.cpp.
+_LATER = frozenset(
+    {
+        74, 75, 76, 77, 88, 95, 96, 159, 160, 172, 173, 198, 202, 209, 210, 225, 236, 241, 242, 243,
+        252, 254, 265, 279, 285, 286, 289, 319, 341, 364, 373, 394, 425, 439, 473, 517, 571, 696,
+        700, 722, 733, 999, 1000, 1001,
+    }
+)  # fmt: skip
+"""Errors of the engine that pass by themselves: files and disk, sockets and names of hosts,
+timeouts, memory, threads, replicas, quorum and keeper, locks, what was cancelled, too many parts,
+queries or sessions. Source: ClickHouse, src/Common/ErrorCodes.cpp.
 """
 
 

@@ -1,4 +1,6 @@
-"""Definitions of tables on the embedded ClickHouse when a start is killed while it applies them."""
+"""Tables of the embedded ClickHouse when a start is killed while it defines them, on a full disk,
+and when their files are damaged.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,63 @@ for one in definitions.migrations:
     print(one.name)
 """
 
+_OPENED = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from schemas.errors import SluiceError
+from stream_jobs import sink_engines
+from stream_jobs.core.sink_statements import passes
+limits = sink_engines.Limits(seconds_max=60, rows_max=9, memory_bytes_max=10**9)
+try:
+    engine = sink_engines.EmbeddedEngine(Path(sys.argv[1]), limits)
+except SluiceError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+define = "CREATE TABLE IF NOT EXISTS a (x Int64) ENGINE = MergeTree ORDER BY x"
+room, sink_engines.shutil.disk_usage = sink_engines.shutil.disk_usage, lambda path: SimpleNamespace(
+    free=int(sys.argv[2])
+)
+try:
+    engine.run(define)
+except engine.faults as error:
+    assert passes(str(error)), error
+    print(error)
+print(engine.run("EXISTS TABLE a").decode())
+"""
+
+
+def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=110, check=False,
+    )  # fmt: skip
+
 
 def test_a_start_that_is_killed_behind_any_statement_is_made_up_by_the_next(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(tmp_path)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=110, check=False,
-    )  # fmt: skip
+    done = _run(_KILLED, str(tmp_path))
     assert done.returncode == 0, done.stderr
     migrations = parse_migrations(table_definitions()).migrations
     assert done.stdout.splitlines() == [one.name for one in migrations]
+
+
+def test_no_table_is_defined_on_a_full_disk_where_its_file_would_stay_empty(tmp_path: Path) -> None:
+    full = _run(_OPENED, str(tmp_path), str((16 << 20) - 1))
+    assert "NOT_ENOUGH_SPACE" in full.stdout or "Code: 243." in full.stdout, full
+    assert full.stdout.split()[-1] == "0"
+    room = _run(_OPENED, str(tmp_path), str(16 << 20))
+    assert room.stdout.split() == ["1"], room
+
+
+def test_tables_whose_files_are_damaged_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    made = _run(_OPENED, str(tmp_path), str(1 << 30))
+    assert made.stdout.split() == ["1"], made
+    (definition,) = tmp_path.glob("store/*/*/a.sql")
+    definition.write_bytes(b"")
+    refused = _run(_OPENED, str(tmp_path), str(1 << 30))
+    assert refused.returncode == 1
+    assert f"RejectedError: the tables in {tmp_path} cannot be opened" in refused.stderr
+    assert "move the folder away" in refused.stderr
+    assert "a.sql" in refused.stderr, "the engine says which file"
