@@ -49,7 +49,8 @@ SHOWN = (
     "learner_step_ms",
 )  # fmt: skip
 _QUANTITIES = f"""SELECT quantity, p50, p95, p99, max, n FROM quantities
-  WHERE run_id = {{run_id:String}} AND quantity IN {SHOWN!r}"""
+  WHERE run_id = {{run_id:String}} AND quantity IN {SHOWN!r}
+  ORDER BY indexOf({list(SHOWN)!r}, quantity)"""
 _WORKERS = """SELECT w.worker AS worker, w.status AS status, w.starts AS starts,
   if(v.worker = '', '', concat(toString(v.epoch), '/', toString(v.number))) AS version
   FROM workers_now AS w
@@ -123,8 +124,7 @@ def look(asking: Asking) -> dict[str, Any]:
         "learning": _first(asking(_UPDATES)),
         "throughput": _first(asking(_THROUGHPUT)),
         "accounts": asking(_ACCOUNTS),
-        # Each stands where it stood at the last look.
-        "quantities": sorted(asking(_QUANTITIES), key=lambda row: SHOWN.index(row["quantity"])),
+        "quantities": asking(_QUANTITIES),
         "waits": asking(_WAITS),
         "workers": asking(_WORKERS),
         "dead_letters": int(_first(asking(_LETTERS)).get("n") or 0),
