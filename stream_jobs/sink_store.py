@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.errors import Boundary, InvariantError, RejectedError, TransientError
 from schemas.ids import RunId
@@ -45,6 +47,8 @@ from stream_jobs.sink_engines import Engine
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("sluice.sink")
+_PLACED = ("run_id", "src_topic", "src_partition")
 _WORDS = pa.map_(pa.string(), pa.string())
 _ARROW: Mapping[Kind, pa.DataType] = {
     Kind.TEXT: pa.string(),
@@ -135,20 +139,49 @@ class Store:
             )
         return tuple(one.name for one in (*todo, *again))
 
-    async def insert(self, table: Table, messages: Sequence[Held], token: str) -> int:
+    async def insert(
+        self, table: Table, messages: Sequence[Held], token: str, *, is_repeat: bool = False
+    ) -> int:
         """Insert the rows of records under a token and return how many they are; the same token
         with the same rows leaves no second copy.
 
+        is_repeat: this may have been tried before; then it is also looked whether they are there.
         Raises TransientError when it may succeed later, InvariantError when it never will.
         """
-        return await self._call(lambda: self._insert(table, messages, token))
+        return await self._call(lambda: self._insert(table, messages, token, is_repeat))
 
-    def _insert(self, table: Table, messages: Sequence[Held], token: str) -> int:
+    def _insert(self, table: Table, messages: Sequence[Held], token: str, is_repeat: bool) -> int:
         data = arrow_of(table, messages)
         if data.num_rows:
-            settings = {**_INSERT, "insert_deduplication_token": _quoted(token)}
-            self._engine.insert(table.name, data, settings)
+            self._insert_under(table.name, data, token)
+        if data.num_rows and is_repeat:
+            lacking = self._lacking(table.name, data)
+            if lacking.num_rows:
+                first = lacking.column("src_offset")[0].as_py()
+                _LOG.warning("%s noted the token %s without all rows", table.name, token)
+                self._insert_under(table.name, lacking, f"{token}:{first}+{lacking.num_rows}")
         return int(data.num_rows)
+
+    def _insert_under(self, table: str, data: pa.Table, token: str) -> None:
+        settings = {**_INSERT, "insert_deduplication_token": _quoted(token)}
+        self._engine.insert(table, data, settings)
+
+    def _lacking(self, table: str, data: pa.Table) -> pa.Table:
+        """Return the rows of one partition's range that are not in their table.
+
+        The engine notes a token before it gives the part its name, so that a kill between the two
+        leaves a token without rows, which no repeat of it will bring.
+        """
+        offsets = data.column("src_offset")
+        run, topic, partition = (data.column(name)[0].as_py() for name in _PLACED)
+        ends = pc.min_max(offsets).as_py()
+        answer = self._engine.run(
+            f"SELECT DISTINCT src_offset FROM {table} WHERE run_id = '{_quoted(run)}' "
+            f"AND src_topic = '{topic}' AND src_partition = {partition} "
+            f"AND src_offset BETWEEN {ends['min']} AND {ends['max']}"
+        )
+        there = pa.array([int(line) for line in answer.split()], offsets.type)
+        return data.filter(pc.invert(pc.is_in(offsets, value_set=there)))
 
     async def stored(self, run_id: RunId) -> dict[Place, Stored]:
         """Return the newest range of every partition of a run."""

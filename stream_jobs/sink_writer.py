@@ -175,13 +175,16 @@ class Writer:
         full = {place: piece for place, piece in full.items() if place not in others}
         if not full:
             return others
-        await self._mark({place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()})
+        ahead = {place: Stored(part, Written.BEFORE) for place, (part, _) in full.items()}
+        # Somebody wrote it ahead, and may have inserted it.
+        repeated = {place for place, one in ahead.items() if self._stored.get(place) == one}
+        await self._mark(ahead)
         for place, (part, messages) in full.items():
             self._note(place, messages)
+            name = token(self._context.run_id, *place, part)
             for table in self._tables[place[0]]:
-                name = token(self._context.run_id, *place, part)
                 self.rows += await self._patiently(
-                    partial(self._put, place, part, table, messages, name),
+                    self._putting(place, part, table, messages, again=place in repeated),
                     f"the insert of {name} into {table.name}",
                 )
         await self._mark({place: Stored(part, Written.AFTER) for place, (part, _) in full.items()})
@@ -220,17 +223,26 @@ class Writer:
                 others[place] = one.range
         return left, others
 
-    async def _put(
-        self, place: Place, part: Range, table: Table, messages: Messages, name: str
-    ) -> int:
-        """Insert, unless another owner has gone past meanwhile: whoever slept for longer than the
-        server remembers tokens would bring the same rows again. Looked at before each try.
+    def _putting(
+        self, place: Place, part: Range, table: Table, messages: Messages, *, again: bool
+    ) -> Callable[[], Awaitable[int]]:
+        """Return a call that inserts, unless another owner has gone past meanwhile: whoever slept
+        for longer than the server remembers tokens would bring the same rows again. Looked at
+        before each try. again: the first call may be a repeat already; later ones are.
         """
-        if messages and self._store.is_shared:
-            stands = (await self._store.stored(self._context.run_id)).get(place)
-            if passed(stands, part) is Passed.WHOLLY:
-                return 0
-        return await self._store.insert(table, messages, name)
+        name = token(self._context.run_id, *place, part)
+        is_repeat = again
+
+        async def put() -> int:
+            nonlocal is_repeat
+            if messages and self._store.is_shared:
+                stands = (await self._store.stored(self._context.run_id)).get(place)
+                if passed(stands, part) is Passed.WHOLLY:
+                    return 0
+            before, is_repeat = is_repeat, True
+            return await self._store.insert(table, messages, name, is_repeat=before)
+
+        return put
 
     async def roll(self, rollup: Rollup, minutes: Sequence[int]) -> None:
         """Make these minutes of a rollup anew, as patiently as rows are inserted; those with rows

@@ -5,6 +5,7 @@ and when their files are damaged.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,33 @@ except engine.faults as error:
 print(engine.run("EXISTS TABLE a").decode())
 """
 
+_REPEATED = """
+import asyncio, sys
+from pathlib import Path
+from infra.run.worker import table_definitions
+from schemas.ports import Delivered
+from schemas.topics import TOKENS
+from stream_jobs.core.sink_statements import parse_migrations
+from stream_jobs.core.sink_tables import TABLES
+from stream_jobs.sink_engines import EmbeddedEngine, Limits
+from stream_jobs.sink_store import Store
+from tests.support.records import commit
+limits = Limits(seconds_max=60, rows_max=9, memory_bytes_max=10**9)
+messages = [
+    Delivered(topic=TOKENS.name, partition=0, offset=n, timestamp_ms=1, key=None, record=commit(n))
+    for n in range(10)
+]
+async def main():
+    store = await Store.open(lambda: EmbeddedEngine(Path(sys.argv[1]), limits))
+    await store.migrate(parse_migrations(table_definitions()))
+    for is_repeat in map(int, sys.argv[2]):
+        await store.insert(TABLES[TOKENS.name][0], messages, "a token", is_repeat=bool(is_repeat))
+        asked = "SELECT count(), uniqExact(src_offset) FROM token_commits"
+        print(*(await store.rows(asked))[0])
+    await store.close()
+asyncio.run(main())
+"""
+
 
 def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -96,3 +124,18 @@ def test_tables_whose_files_are_damaged_are_refused_with_what_to_do(tmp_path: Pa
     assert f"RejectedError: the tables in {tmp_path} cannot be opened" in refused.stderr
     assert "move the folder away" in refused.stderr
     assert "a.sql" in refused.stderr, "the engine says which file"
+
+
+def test_rows_that_a_kill_left_out_behind_their_token_come_when_they_are_inserted_again(
+    tmp_path: Path,
+) -> None:
+    made = _run(_REPEATED, str(tmp_path), "0")
+    assert made.stdout.split() == ["10", "10"], made
+    # The engine notes the token first and names the part then: a kill in between leaves this.
+    tables = [one.parent for one in tmp_path.glob("store/*/*/deduplication_logs")]
+    (part,) = (
+        one for table in tables for one in table.glob("1970*") if (one / "data.bin").exists()
+    )
+    shutil.rmtree(part)
+    again = _run(_REPEATED, str(tmp_path), "011")
+    assert again.stdout.splitlines() == ["0 0", "10 10", "10 10"], again

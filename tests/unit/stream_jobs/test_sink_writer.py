@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from stream_jobs.core.sink_slabs import BULK_MIN, Slab
 from stream_jobs.sink_intake import Intake
 from stream_jobs.sink_store import Store
 from stream_jobs.sink_writer import Writer
+from tests.support.asked_offsets import answer_offsets
 from tests.support.clocks import HeldClock
 from tests.support.fake_rollout import context_on
 from tests.support.memory_bus import MemoryBus
@@ -53,6 +54,8 @@ class ScriptedEngine:
 
     def __init__(self, *failures: str) -> None:
         self.failures = list(failures)
+        self.there: Sequence[int] = range(1_000)
+        """Offsets of which rows are found."""
         self.calls: list[tuple[str, str, list[dict[str, Any]]]] = []
 
     def insert(self, table: str, data: Any, settings: Mapping[str, str]) -> None:
@@ -62,6 +65,8 @@ class ScriptedEngine:
             raise RuntimeError(self.failures.pop(0))
 
     def run(self, statement: str) -> bytes:
+        if (there := answer_offsets(statement, lambda *_: self.there)) is not None:
+            return there
         self.calls.append(("sink_progress", "", marks(statement)))
         return b""
 
@@ -127,6 +132,24 @@ async def test_an_insert_whose_error_can_pass_is_repeated_with_identical_rows_an
     inserts = [call for call in engine.calls if call[0] == "token_commits"]
     assert len(inserts) == 3
     assert inserts[0] == inserts[1] == inserts[2]
+
+
+async def test_rows_whose_token_was_noted_without_them_are_brought_under_another() -> None:
+    name = f"run-1:{TOKENS.name}:0:0-4"
+    for failures, stored in (
+        (["connection reset"], None),
+        ([], Stored(Range(0, 4), Written.BEFORE)),
+    ):
+        engine = ScriptedEngine(*failures)
+        engine.there = (0, 3)
+        await write(engine, batch(0, 4), stored=stored)
+        told = [
+            (token, [row["src_offset"] for row in rows])
+            for table, token, rows in engine.calls
+            if table == "token_commits"
+        ]
+        whole = [(name, [0, 1, 2, 3, 4])] * (1 + len(failures))
+        assert told == [*whole, (f"{name}:1+3", [1, 2, 4])]
 
 
 async def test_an_insert_that_can_never_succeed_stops_the_sink_with_its_range_still_open() -> None:
@@ -243,6 +266,11 @@ class SharedEngine:
         self.rows.setdefault(table, []).extend(data.to_pylist())
 
     def run(self, statement: str) -> bytes:
+        there = answer_offsets(
+            statement, lambda table, _: (r["src_offset"] for r in self.rows.get(table, ()))
+        )
+        if there is not None:
+            return there
         if statement.startswith("INSERT"):
             self.rows.setdefault("sink_progress", []).extend(marks(statement))
             return b""
