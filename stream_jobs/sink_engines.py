@@ -26,10 +26,11 @@ DEFINITION_BYTES_MIN = 16 << 20
 """So much of the disk is free when a table or view is defined. Unit: bytes."""
 _DEFINES = re.compile(r"\s*(?:CREATE|ALTER|DROP)\b", re.IGNORECASE)
 _HELD = "one process at a time; a sink that runs answers over HTTP instead"
-_DAMAGED = (
-    "the line of the engine before this one says why; where files are damaged, move the folder "
-    "away, and the run's sink makes its tables anew from the topics (`sluice run --resume RUN`)"
+ANEW = (
+    "where files are damaged, move the folder of the tables away, and the run's sink makes them "
+    "anew from the topics (`sluice run --resume RUN`)"
 )
+_DAMAGED = f"the line of the engine before this one says why; {ANEW}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,11 +39,12 @@ from stream_jobs.core.sink_statements import (
     Definitions,
     changed,
     engine_code,
+    is_damage,
     on_cluster,
     outstanding,
     passes,
 )
-from stream_jobs.sink_engines import Engine
+from stream_jobs.sink_engines import ANEW, Engine
 
 T = TypeVar("T")
 
@@ -137,7 +138,21 @@ class Store:
                 "INSERT INTO schema_repeatable (name, checksum) VALUES "
                 f"('{_quoted(one.name)}', '{one.checksum}')"
             )
+        await self._tell_set_aside()
         return tuple(one.name for one in (*todo, *again))
+
+    async def _tell_set_aside(self) -> None:
+        """Say of which tables the embedded engine left parts out that it could not read."""
+        if self.is_shared:
+            return
+        for table, parts in await self.rows(
+            "SELECT `table`, count() FROM system.detached_parts "
+            "WHERE database = currentDatabase() AND startsWith(reason, 'broken') GROUP BY `table`"
+        ):
+            _LOG.error(
+                "%s lacks the rows of %s parts whose files are damaged (`sluice audit RUN "
+                "--tables` counts them): %s", table, parts, ANEW,
+            )  # fmt: skip
 
     async def insert(
         self, table: Table, messages: Sequence[Held], token: str, *, is_repeat: bool = False
@@ -299,6 +314,8 @@ class Store:
                 raise TransientError(
                     message, boundary=Boundary.STORE, hint="disk, memory, address of the server?"
                 ) from error
+            if is_damage(message):
+                raise InvariantError(message, boundary=Boundary.STORE, hint=ANEW) from error
             raise InvariantError(
                 message, boundary=Boundary.STORE,
                 hint=f"ClickHouse error {engine_code(message)}: tables and program disagree",

@@ -90,9 +90,17 @@ rest on it); a sink that starts makes up first for what the one before it left o
 | a task comes after records of its group | its samples have no environment until it is there |
 | a row is from the far past or future | it is kept: no table forgets by age |
 | the database is slow or down | it reads up to its bound, and tries for `sink.insert_retry_s` |
+| the disk is full | the same; no table is defined with less than 16 MiB free |
+| files of the tables are damaged | the sink says so, and ends or goes on without that part |
+| the log was deleted below the sink's place | it ends and names the offset: start a new run |
 | a query would scan everything | it ends at its limit of time, rows or memory |
+| clients are slow or many, or take no answer | they are cut or refused, and rows go on |
 
-`doubtful_rows` counts what cannot be believed.
+`doubtful_rows` counts what cannot be believed. What a damaged part held is counted by `sluice audit
+RUN --tables`; with the folder of the tables moved away the sink makes them anew from the topics.
+`sluice topics trim` does not know how far the sink is: look at what is behind first. Clients hold
+256 connections at most, have 10 s for a request, and 20 s and a second for each MiB to take an
+answer; while 64 MiB wait to be taken nothing more is asked, and never for who has left.
 """
 
 

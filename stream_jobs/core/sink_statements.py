@@ -29,6 +29,9 @@ timeouts, memory, threads, replicas, quorum and keeper, locks, what was cancelle
 queries or sessions. Source: ClickHouse, src/Common/ErrorCodes.cpp.
 """
 
+_OF_DAMAGE = frozenset({33, 40, 226, 228, 246})
+"""Errors of files that are short, missing or otherwise than their checksums."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
@@ -65,6 +68,11 @@ def passes(message: str) -> bool:
     """Whether an insert that failed with this message may succeed later, as it is."""
     code = engine_code(message)
     return code is None or code in _LATER
+
+
+def is_damage(message: str) -> bool:
+    """Whether an error of the engine says that files of the tables are not as it wrote them."""
+    return engine_code(message) in _OF_DAMAGE
 
 
 def parse_migrations(texts: Sequence[str]) -> Definitions:

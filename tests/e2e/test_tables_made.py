@@ -62,9 +62,10 @@ print(engine.run("EXISTS TABLE a").decode())
 """
 
 _REPEATED = """
-import asyncio, sys
+import asyncio, logging, sys
 from pathlib import Path
 from infra.run.worker import table_definitions
+from schemas.errors import InvariantError
 from schemas.ports import Delivered
 from schemas.topics import TOKENS
 from stream_jobs.core.sink_statements import parse_migrations
@@ -72,6 +73,7 @@ from stream_jobs.core.sink_tables import TABLES
 from stream_jobs.sink_engines import EmbeddedEngine, Limits
 from stream_jobs.sink_store import Store
 from tests.support.records import commit
+logging.basicConfig()
 limits = Limits(seconds_max=60, rows_max=9, memory_bytes_max=10**9)
 messages = [
     Delivered(topic=TOKENS.name, partition=0, offset=n, timestamp_ms=1, key=None, record=commit(n))
@@ -84,6 +86,11 @@ async def main():
         await store.insert(TABLES[TOKENS.name][0], messages, "a token", is_repeat=bool(is_repeat))
         asked = "SELECT count(), uniqExact(src_offset) FROM token_commits"
         print(*(await store.rows(asked))[0])
+    if sys.argv[3:]:
+        try:
+            await store.run("OPTIMIZE TABLE token_commits FINAL")
+        except InvariantError as error:
+            print(error.hint)
     await store.close()
 asyncio.run(main())
 """
@@ -122,8 +129,16 @@ def test_tables_whose_files_are_damaged_are_refused_with_what_to_do(tmp_path: Pa
     refused = _run(_OPENED, str(tmp_path), str(1 << 30))
     assert refused.returncode == 1
     assert f"RejectedError: the tables in {tmp_path} cannot be opened" in refused.stderr
-    assert "move the folder away" in refused.stderr
+    assert "move the folder of the tables away" in refused.stderr
     assert "a.sql" in refused.stderr, "the engine says which file"
+
+
+def _part(folder: Path) -> Path:
+    tables = [one.parent for one in folder.glob("store/*/*/deduplication_logs")]
+    (part,) = (
+        one for table in tables for one in table.glob("1970*") if (one / "data.bin").exists()
+    )
+    return part
 
 
 def test_rows_that_a_kill_left_out_behind_their_token_come_when_they_are_inserted_again(
@@ -139,3 +154,18 @@ def test_rows_that_a_kill_left_out_behind_their_token_come_when_they_are_inserte
     shutil.rmtree(part)
     again = _run(_REPEATED, str(tmp_path), "011")
     assert again.stdout.splitlines() == ["0 0", "10 10", "10 10"], again
+
+
+def test_damaged_rows_are_told_with_what_to_do(tmp_path: Path) -> None:
+    assert _run(_REPEATED, str(tmp_path), "0").stdout.split() == ["10", "10"]
+    part = _part(tmp_path)
+    data = bytearray((part / "data.bin").read_bytes())
+    data[len(data) // 2] ^= 255
+    (part / "data.bin").write_bytes(data)
+    ended = _run(_REPEATED, str(tmp_path), "", "optimize")
+    assert "move the folder of the tables away" in ended.stdout, ended
+    (part / "columns.txt").write_bytes(b"")
+    started = _run(_REPEATED, str(tmp_path), "")
+    assert started.returncode == 0, started
+    assert "token_commits lacks the rows of 1 parts" in started.stderr
+    assert "move the folder of the tables away" in started.stderr
