@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from schemas.errors import Boundary, RejectedError
 
 _READS = frozenset({"select", "with", "show", "describe", "desc", "explain", "exists"})
+_LOOKS = frozenset({"exists", "show", "describe", "desc"})
+"""Statements about a table, for which the embedded engine takes the path of a file too."""
 INSIDE = frozenset(
     {
         "dictionary", "format", "fuzzjson", "fuzzquery", "generate_series", "generaterandom",
@@ -165,6 +167,9 @@ def _stays(tokens: list[_Token]) -> None:
         is_called = at + 1 < len(tokens) and tokens[at + 1].text == "("
         if name in OUTSIDE_ANYWHERE or (is_called and name in OUTSIDE):
             raise _refused(f"{name}() reads from outside the tables")
+    first = next(one.named for one in tokens if one.text != "(")
+    if first in _LOOKS and any("/" in one.named for one in tokens):
+        raise _refused("a name with a slash may be that of a file")
 
 
 def _refused(why: str) -> RejectedError:

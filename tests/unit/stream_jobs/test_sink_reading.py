@@ -61,6 +61,8 @@ def test_statements_that_only_read_are_let_through(text: str) -> None:
         ("SELECT arrayMap({f:Identifier}, ['/etc/passwd'])", "comes as a value"),
         ("SELECT arrayMap({f : identifier }, ['/etc/passwd'])", "comes as a value"),
         ("SELECT aiGenerate('model', 'text')", "aigenerate()"),
+        ("EXISTS `/etc/passwd`", "with a slash"),
+        ('show create table "/etc/passwd"', "with a slash"),
     ],
 )
 def test_whatever_else_is_refused_with_its_reason(text: str, why: str) -> None:
@@ -108,6 +110,7 @@ def test_no_way_of_writing_hides_a_word_from_the_check(text: str) -> None:
         "SELECT url, input, python FROM t AS remote",
         "SELECT 1 -- one /* and /* so on\n",
         "SELECT format('{}', 1), {run_id:String}, x[1] % 2 || 'a', a -> b, c ? 1 : 0, 1::Int8",
+        "SELECT 1 AS `tokens/s`",
         'SELECT count() AS "file of it" FROM numbers(3) /* (file) */',
     ],
 )
