@@ -20,8 +20,9 @@ def test_an_insert_is_tried_again_only_when_its_error_can_pass() -> None:
     assert engine_code("x: Code: 252. DB::Exception: Too many parts") == 252
     assert passes("Code: 252. DB::Exception: Too many parts")
     assert passes("connection reset by peer")
-    # A replica that is away, a load that was cancelled, a disk that takes no file.
-    for code in (225, 285, 286, 517, 696, 75, 1001):
+    # A server that is overloaded or goes down, a replica that is away, a load that was cancelled,
+    # a disk that takes no file.
+    for code in (203, 225, 285, 286, 394, 517, 696, 745, 75, 1001):
         assert passes(f"Code: {code}. DB::Exception: it passes")
     assert not passes("Code: 16. DB::Exception: No such column zz")
     assert not passes("Code: 40. DB::Exception: Checksum doesn't match")
