@@ -31,6 +31,10 @@ ANEW = (
     "anew from the topics (`sluice run --resume RUN`)"
 )
 _DAMAGED = f"the line of the engine before this one says why; {ANEW}"
+_READ_AHEAD = 696
+"""Error of the engine when a query ends before what it read ahead: it comes in the background, at
+any time, and is no insert's. ClickHouse calls it ASYNC_LOAD_CANCELED.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +154,10 @@ class EmbeddedEngine:
                 raise RuntimeError(self._told_error(code))
 
     def _count_errors(self) -> dict[int, int]:
-        """Return how often each error of the engine happened since it was opened, by code."""
-        lines = self.run("SELECT code, value FROM system.errors WHERE value > 0").decode()
+        """Return how often each error of an insert happened since it was opened, by code."""
+        lines = self.run(
+            f"SELECT code, value FROM system.errors WHERE value > 0 AND code != {_READ_AHEAD}"
+        ).decode()
         return {int(code): int(count) for code, count in map(str.split, lines.splitlines())}
 
     def _told_error(self, code: int) -> str:
