@@ -109,6 +109,20 @@ async def test_tables_rollups_and_topics_agree_and_each_break_is_named(filled: F
         assert says in _said(await filled.report())
 
 
+async def test_one_row_missing_and_another_twice_is_named_though_the_sums_agree(
+    filled: Filled,
+) -> None:
+    alike = filled.ask(
+        "SELECT src_partition AS p, min(src_offset) AS one, max(src_offset) AS other "
+        "FROM token_commits GROUP BY src_partition, `count` HAVING one < other LIMIT 1"
+    )[0]
+    place = f"src_partition = {alike['p']} AND src_offset = "
+    filled.engine.run(f"INSERT INTO token_commits SELECT * FROM token_commits WHERE {place}"
+                      f"{alike['one']}")  # fmt: skip
+    filled.engine.run(f"ALTER TABLE token_commits DELETE WHERE {place}{alike['other']} {_AT_ONCE}")
+    assert "token_commits: the topic makes" in _said(await filled.report())
+
+
 async def test_a_rollup_that_counts_other_rows_is_named(filled: Filled) -> None:
     filled.engine.run(
         "INSERT INTO trained_members SELECT * REPLACE(src_offset + 1000 AS src_offset) "
