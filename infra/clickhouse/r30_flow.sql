@@ -1,8 +1,24 @@
 -- repeatable flow: funnels, accounts, throughput against its bound, where the time went
 --
--- Funnels count ids as written; accounts give every issued episode and every sampled token exactly
--- one place, so that they balance by integers. `sluice audit` decides which of several records
--- counts after a restore; on a run that was never restored both agree.
+-- Funnels count what was written twice once, and of what was trained the steps that count; accounts
+-- give every issued episode and every sampled token exactly one place, so that they balance by
+-- integers. `sluice audit` decides by the log which of several records counts after a restore; on a
+-- run that was never restored all agree.
+
+-- The steps that count: a learner that was restored makes the steps after its checkpoint again, and
+-- what the earlier ones trained is gone.
+CREATE OR REPLACE VIEW steps_counted AS
+SELECT run_id, ordinal, max(epoch) AS epoch FROM learner_events WHERE kind = 'step'
+GROUP BY run_id, ordinal;
+
+-- The trajectory that counts of each episode: the first in the log. Two assemblers that hold its
+-- partition for a moment both may write it.
+CREATE OR REPLACE VIEW trajectories_counted AS
+SELECT run_id, ts, episode, episode_id, task_id, purpose, environment, oldest_epoch, oldest_number,
+  termination, reward, action_tokens, superseded_tokens, tool_calls, tool_errors
+FROM trajectories
+ORDER BY run_id, episode_id, src_partition, src_offset
+LIMIT 1 BY run_id, episode_id;
 
 CREATE OR REPLACE VIEW trajectory_funnel AS
 SELECT run_id, 1 AS place, 'issued' AS stage, '' AS reason, uniqExact(episode) AS n
@@ -50,21 +66,38 @@ FROM (
   FROM token_commits GROUP BY run_id HAVING countIf(kind = 'action') > 0
 )
 UNION ALL
-SELECT run_id, 4, 'assembled', '', sum(action_tokens) FROM trajectories GROUP BY run_id
+SELECT run_id, entry.1, entry.2, '', entry.3
+FROM (
+  SELECT run_id, arrayJoin([
+    (4, 'assembled', sum(c.action_tokens)), (5, 'superseded', sum(c.superseded_tokens))
+  ]) AS entry
+  FROM trajectories_counted AS c GROUP BY run_id
+)
 UNION ALL
-SELECT run_id, 5, 'superseded', '', sum(superseded_tokens) FROM trajectories GROUP BY run_id
+SELECT run_id, 6, 'skipped', reason, sum(action_tokens)
+FROM (
+  SELECT run_id, reason, action_tokens FROM skipped_members
+  ORDER BY run_id, episode, src_offset LIMIT 1 BY run_id, episode
+)
+GROUP BY run_id, reason
 UNION ALL
-SELECT run_id, 6, 'skipped', reason, sum(action_tokens) FROM skipped_members GROUP BY run_id, reason
-UNION ALL
-SELECT run_id, 7, 'masked', 'dis_low', sum(masked_low) FROM trained_members GROUP BY run_id
-UNION ALL
-SELECT run_id, 7, 'masked', 'dis_high', sum(masked_high) FROM trained_members GROUP BY run_id
-UNION ALL
-SELECT run_id, 7, 'masked', kv.1, sum(kv.2)
-FROM trained_members ARRAY JOIN CAST(masked_other, 'Array(Tuple(String, Int64))') AS kv
-GROUP BY run_id, kv.1
-UNION ALL
-SELECT run_id, 8, 'trained', '', sum(kept_tokens) FROM trained_members GROUP BY run_id;
+SELECT run_id, entry.1, entry.2, entry.3, entry.4
+FROM (
+  SELECT run_id, arrayJoin(arrayConcat(
+    [
+      (7, 'masked', 'dis_low', toInt64(sum(masked_low))),
+      (7, 'masked', 'dis_high', toInt64(sum(masked_high))),
+      (8, 'trained', '', toInt64(sum(kept_tokens)))
+    ],
+    arrayMap(
+      one -> (7, 'masked', one.1, toInt64(one.2)),
+      CAST(sumMap(masked_other), 'Array(Tuple(String, Int64))')
+    )
+  )) AS entry
+  FROM trained_members
+  WHERE (run_id, ordinal, epoch) IN (SELECT run_id, ordinal, epoch FROM steps_counted)
+  GROUP BY run_id
+);
 
 -- What rows say of each episode, from the marks that the sink makes of every minute. `facts`: 1
 -- issued, 2 held out, 4 trained, 8 held out and assembled, 16 admitted, 32 skipped, 64 dropped, 128
@@ -197,12 +230,6 @@ SELECT run_id, 'learn', sum(
     arraySum(mapValues(phases_us)) - phases_us['wait_batch'] - phases_us['paused'] - phases_us['start']
   ) / 1000000, uniqExact(learner_id)
 FROM learner_events WHERE kind = 'step' GROUP BY run_id;
-
--- The steps that count: a learner that was restored makes the steps after its checkpoint again, and
--- what the earlier ones trained is gone.
-CREATE OR REPLACE VIEW steps_counted AS
-SELECT run_id, ordinal, max(epoch) AS epoch FROM learner_events WHERE kind = 'step'
-GROUP BY run_id, ordinal;
 
 -- Rows of one kind each, put together by run: each join takes the engine longer to plan than to
 -- make. A worker that is being refreshed holds its episodes up: that time is the refresh's.

@@ -2,15 +2,6 @@
 --
 -- A number that is not finite is in no mean and no percentile; `bad` of its quantity counts it.
 
--- The trajectory that counts of each episode: the first in the log. Two assemblers that hold its
--- partition for a moment both may write it.
-CREATE OR REPLACE VIEW trajectories_counted AS
-SELECT run_id, ts, episode, episode_id, task_id, purpose, environment, oldest_epoch, oldest_number,
-  termination, reward, action_tokens, tool_calls, tool_errors
-FROM trajectories
-ORDER BY run_id, episode_id, src_partition, src_offset
-LIMIT 1 BY run_id, episode_id;
-
 CREATE OR REPLACE VIEW learning_by_step AS
 SELECT
   run_id, ts, epoch, number, ordinal, learner_id AS worker, loss_name,

@@ -263,7 +263,7 @@ VIEWS: tuple[View, ...] = (
     View(
         name="trajectories_counted",
         columns="run_id ts episode episode_id task_id purpose environment oldest_epoch "
-        "oldest_number termination reward action_tokens tool_calls tool_errors",
+        "oldest_number termination reward action_tokens superseded_tokens tool_calls tool_errors",
         meaning="the trajectory of each episode that counts, the first in the log: one may be "
         "written again, and stands twice in `trajectories`; `episode` is the number that tables "
         "hold beside its name",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,3 +244,30 @@ def test_what_was_admitted_and_not_trained_is_dropped_once_the_run_is_closed(
     }
     dropped = "SELECT reason, n FROM trajectory_funnel WHERE stage = 'dropped' ORDER BY reason"
     assert [tuple(row.values()) for row in tables.ask(dropped)] == [("lag", 1), ("run_ended", 1)]
+
+
+def test_what_is_written_again_is_counted_once_in_the_token_funnel(tables: Tables) -> None:
+    asked = "SELECT stage, reason, tokens FROM token_funnel ORDER BY place, reason"
+    steps = topics.LEARNER_STEPS
+    skip = {
+        "episode_id": small_run.episode(2), "partition": 0, "offset": 9, "reason": "lag",
+        "lag_steps": 9, "age_ms": 900, "action_tokens": 30,
+    }  # fmt: skip
+    skipped = made(steps, kind="skipped", epoch=1, ordinal=1, skipped=[skip])
+    small_run.fill(tables, more=[(steps, 30, skipped)])
+    before = tables.ask(asked)
+    counted = [tuple(row.values()) for row in before]
+    assert [one for one in counted if one[0] not in ("prefilled", "reused")] == [
+        ("sampled", "", 200), ("assembled", "", 175), ("superseded", "", 5), ("skipped", "lag", 30),
+        ("masked", "dis_high", 4), ("masked", "dis_low", 2), ("trained", "", 89),
+    ]  # fmt: skip
+    for topic, at_s, record in small_run.rows():
+        if topic is topics.TRAJECTORIES:
+            tables.add(topic, [record], at_ms=[round((small_run.T0 + at_s + 1) * 1000)])
+        elif topic is steps and record.trained:
+            # A restored learner makes the same step again.
+            again = replace(record, epoch=2)
+            tables.add(topic, [again], at_ms=[(small_run.T0 + 40) * 1000])
+    tables.add(steps, [skipped], at_ms=[(small_run.T0 + 41) * 1000])
+    assert tables.ask("SELECT count() AS n FROM trained_members") == [{"n": 4}]
+    assert tables.ask(asked) == before

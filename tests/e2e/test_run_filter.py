@@ -26,6 +26,7 @@ READ_WHOLE = {
     "episode_fates": (CLOSED, 1),
     "episode_accounts": (CLOSED, 1),
     "token_accounts": (CLOSED, 1),
+    "token_funnel": (CLOSED, 1),
     "episode_ledger": (CLOSED, 1),
     "settled_lengths": (CLOSED, 1),
     "selection_by_length": (CLOSED, 1),
