@@ -219,7 +219,7 @@ class AuditReport:
     def _tables_table(self) -> Any:
         from rich.table import Table
 
-        table = Table("table", "made from", "rows by the log", "rows", "offsets behind")
+        table = Table("table", "made from", "rows by the log", "rows", "records behind")
         for one in self.tables or ():
             mark = "" if one.log == one.table else " !"
             table.add_row(

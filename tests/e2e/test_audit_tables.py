@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from infra.audit.audit import audit
 from infra.audit.report import AuditReport
 from infra.audit.tables import with_tables
 from infra.run.worker import table_definitions
+from schemas.ids import RunId
 from schemas.topics import TOKENS
 from stream_jobs import sink
 from stream_jobs.sink_engines import EmbeddedEngine, Limits
@@ -137,5 +139,15 @@ async def test_a_closed_run_whose_tables_are_behind_is_not_clean(filled: Filled)
     late = filled.bus.records(TOKENS)[-1]
     filled.bus.append(TOKENS, late, partition=0)
     report = await filled.report()
-    assert "the sink has 1 offsets to go" in _said(report)
+    assert "the sink has 1 records to go" in _said(report)
     assert not report.is_clean
+
+
+async def test_records_of_a_later_run_on_the_same_topics_are_nothing_that_lacks(
+    filled: Filled,
+) -> None:
+    later = replace(filled.bus.records(TOKENS)[-1], run_id=RunId("later"))
+    filled.bus.append(TOKENS, later, partition=0)
+    report = await filled.report()
+    assert _said(report) == ""
+    assert report.is_clean
