@@ -95,6 +95,12 @@ DISK_FREE = _gauge("disk_free_ratio", "Free share of the disk under a folder of 
 EPISODES = _counter("episode_events_total", "Events of episodes.", "kind")
 STOPS = _counter("episode_stops_total", "Attempts that ended, by cause.", "cause")
 ABANDONED = _counter("episodes_abandoned_total", "Episodes given up.", "reason")
+RESET = _histogram(
+    "environment_reset_seconds", "Building the environment of an episode.", _LONG_SECONDS
+)
+STEP = _histogram(
+    "environment_step_seconds", "All environment steps of an attempt that ended.", _LONG_SECONDS
+)
 TOKENS = _counter("committed_tokens_total", "Tokens in acknowledged commits.", "kind")
 TTFT = _histogram("ttft_seconds", "From a turn's request to its first token.", _SECONDS)
 PREFILLED = _counter("prefilled_tokens_total", "Prompt tokens computed by the engine.")

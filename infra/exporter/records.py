@@ -80,6 +80,8 @@ def _episode(record: EpisodeEvent) -> Iterator[Sample]:
         yield Sample(of.ABANDONED, 1.0, (record.abandon_reason.value,))
     elif record.kind is EpisodeEventKind.ENDED:
         yield Sample(of.STOPS, 1.0, (record.stop_cause.value,))
+        yield Sample(of.RESET, record.reset_us * _US)
+        yield Sample(of.STEP, record.step_us * _US)
 
 
 def _tool(record: ToolEvent) -> Iterator[Sample]:

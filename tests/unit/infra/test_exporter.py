@@ -95,6 +95,9 @@ def test_every_record_of_a_whole_run_is_exported_without_a_fault(stand: Stand) -
     assert stand.value("learner_events_total", kind="step")
     assert stand.value("policy_lag_steps_count")
     assert stand.value("committed_tokens_total", kind="action")
+    ended = stand.value("episode_events_total", kind="ended")
+    assert ended == stand.value("environment_reset_seconds_count") == 4
+    assert ended == stand.value("environment_step_seconds_count")
 
 
 def test_labels_without_bound_are_folded(stand: Stand) -> None:
