@@ -122,6 +122,8 @@ async def conduct(
         environment={**os.environ, **learner_environ(find_places(os.environ)), **extra},
         # CUDA survives no fork.
         moulded=MOULDED if settings.learner.device is Device.CPU else frozenset(),
+        # The sink takes the last words of all others; closed tables lack nothing then.
+        last=frozenset({Role.SINK.value}),
     )
     history, reader = open_history(doors, start)
     interrupted = asyncio.Event()
@@ -148,10 +150,7 @@ async def conduct(
         )
         raise
     finally:
-        # The sink takes the last words of all others; closed tables lack nothing then.
-        killed = await asyncio.to_thread(
-            processes.stop, budget_s=_END_BUDGET_S, last=(Role.SINK.value,)
-        )
+        killed = await asyncio.to_thread(processes.stop, budget_s=_END_BUDGET_S)
         if killed:
             progress.say(f"killed after {_END_BUDGET_S:.0f} s: {', '.join(killed)}")
         await reader.close()

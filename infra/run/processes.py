@@ -6,8 +6,9 @@ a row, and begins anew for one that had stayed up or got on; who may come from a
 (`infra/run/mould.py`) does so from its first death on, but never twice in a row, so that what the
 mould spoils is started by its command; one that was preempted (SIGTERM from outside)
 ends well and is started again, whatever its role; one whose role says that the run is over for it,
-or that was retired here, is not; exit code 2 (wrong settings) ends the run at once, since a restart
-cannot cure it; only processes started here are ever signalled.
+or that was retired here, is not; roles that end last are started again even then, since what the
+others left is theirs to take, and nothing ends them before they can; exit code 2 (wrong settings)
+ends the run at once, since a restart cannot cure it; only processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,10 +36,13 @@ _ENDS_BY_ITSELF = frozenset({"learner", "scheduler", "task-source"})
 EXIT_OVER = 4
 """How a supervised worker ends whose role ended unasked; on SIGTERM it ends with 0."""
 _EXIT_WRONG_USE = 2
+_ENDING = (signal.SIGTERM,)
 _MOULD_WAIT_S = 300.0
 """A mould's imports take about as long as those of the process that is waited for."""
 _TAIL_LINES = 15
 _GONE_S = 30.0
+_START_S = 30.0
+"""What a part that is started at the end may need until it works, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +83,35 @@ def _await_end(those: Sequence[_Running], seconds: float) -> None:
         time.sleep(0.05)
 
 
+@contextmanager
+def _patient(is_patient: bool) -> Iterator[None]:
+    """Let what is started meanwhile wait with SIGTERM until it takes it (`take_signals`): asked to
+    end while it still loads, it would die and leave its work.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING if is_patient else ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def take_signals() -> None:
+    """Let SIGTERM come, once this process can answer it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
 class Processes:
     """Starts and watches the parts of a run."""
 
     def __init__(
         self, parts: Sequence[Part], *, run_folder: Path, logs: Path, restarts_max: int,
         environment: Mapping[str, str], moulded: frozenset[str] = frozenset(),
+        last: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """moulded: roles that may come from a mould when they start again."""
+        """moulded: roles that may come from a mould when they start again. last: roles that end
+        after all others.
+        """
+        self._last = last
         self._running = {part.name: _Running(part) for part in parts}
         self._folder = run_folder
         self._logs = logs
@@ -186,21 +212,34 @@ class Processes:
         self._prepare_mould(one)
         return f"{name} ended with code {code}; again in {pause:.1f} s"
 
-    def stop(self, *, budget_s: float, last: Collection[str] = ()) -> list[str]:
+    def stop(self, *, budget_s: float) -> list[str]:
         """Ask every part to end (SIGTERM), wait, kill what is left; return the names of what was
         killed.
 
-        last: roles that are asked once all others are gone, each lot within `budget_s`.
+        The roles that end last are asked once all others are gone, each lot within `budget_s`; one
+        of them that is not there is started for that, and gets `_START_S` more.
         """
-        alive = [one for one in self._running.values() if one.process is not None]
-        killed: list[str] = []
-        for is_last in (False, True):
-            lot = [one for one in alive if (one.part.role in last) is is_last]
-            killed += self._stop(lot, budget_s)
+        everyone = list(self._running.values())
+        lots = {is_last: [one for one in everyone if (one.part.role in self._last) is is_last]
+                for is_last in (False, True)}  # fmt: skip
+        killed = self._stop([one for one in lots[False] if one.process is not None], budget_s)
+        missing = [one for one in lots[True] if self._is_missing(one)]
+        for one in missing:
+            self._launch(one)
+        alive = [one for one in lots[True] if one.process is not None]
+        killed += self._stop(alive, budget_s + (_START_S if missing else 0.0))
         for mould in self._moulds.values():
             mould.close()
         self._moulds.clear()
         return killed
+
+    def _is_missing(self, one: _Running) -> bool:
+        """Whether a part has died, and a start may still help."""
+        if one.process is not None and (code := one.process.poll()) is not None:
+            one.process = None
+            one.codes.append(code)
+        is_hopeless = one.restarts >= self._restarts_max or _EXIT_WRONG_USE in one.codes
+        return one.process is None and bool(one.codes) and not one.retired and not is_hopeless
 
     def _stop(self, alive: Sequence[_Running], budget_s: float) -> list[str]:
         for one in alive:
@@ -255,14 +294,15 @@ class Processes:
                 one.process = mould.make(arguments, path)
             if one.process is not None:
                 return
-            one.process = subprocess.Popen(
-                [sys.executable, "-m", "infra.cli", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=self._environment,
-            )
+            with _patient(part.role in self._last):
+                one.process = subprocess.Popen(
+                    [sys.executable, "-m", "infra.cli", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env=self._environment,
+                )
 
     @staticmethod
     def _signal(one: _Running, number: int) -> None:

@@ -34,7 +34,7 @@ from infra.exporter.instruments import Instruments
 from infra.exporter.serve import exporting
 from infra.reach import patience_s
 from infra.run.folder import RunFolder, RunStart, read_start
-from infra.run.processes import EXIT_OVER
+from infra.run.processes import EXIT_OVER, take_signals
 from infra.run.roles import RoleSpec, spec_of
 from infra.settings import RunSettings, read_resolved
 from infra.topic_admin import count_brokers
@@ -77,6 +77,7 @@ async def serve(role: str, *, index: int, folder: RunFolder, supervised: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop)
+    take_signals()
     with exported(spec.name, index, folder, settings, start.run_id) as instruments:
         await _work(spec, index, folder, settings, start, stop, instruments, supervised)
     return EXIT_OVER if supervised and not stop.is_set() else 0

@@ -21,7 +21,7 @@ LIMIT_S = 10.0
 
 def parts_running(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts_max: int = 2,
-    roles: Sequence[str] = ("gate",),
+    roles: Sequence[str] = ("gate",), last: frozenset[str] = frozenset(),
 ) -> Processes:  # fmt: skip
     """A run of one part a role, each executing `code` in place of it."""
     fake = tmp_path / "python"
@@ -31,7 +31,7 @@ def parts_running(
     monkeypatch.setattr(module, "_PAUSE_FIRST_S", 0.01)
     found = Processes(
         [Part(role=role, index=0) for role in roles], run_folder=tmp_path, logs=tmp_path,
-        restarts_max=restarts_max, environment=os.environ,
+        restarts_max=restarts_max, environment=os.environ, last=last,
     )  # fmt: skip
     found.start()
     return found
@@ -144,21 +144,66 @@ def test_a_part_that_does_not_listen_is_killed_after_its_budget(
     assert found.pid("gate-0") is None
 
 
+_TAKER = """
+import pathlib, signal, sys, time
+here = pathlib.Path({folder!r})
+def end(*_):
+    if 'sink' in sys.argv: print('others gone:', (here / 'gone').exists(), flush=True)
+    else: time.sleep(0.3); (here / 'gone').touch()
+    raise SystemExit
+if 'sink' in sys.argv:
+    {before}
+signal.signal(signal.SIGTERM, end)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+print('up', flush=True)
+time.sleep(60)
+"""
+"""A gate that is slow to end, and a sink that takes what it leaves."""
+
+
+def taking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before: str = "pass") -> Processes:
+    """A gate and a sink, which does something before it can answer signals; the gate is up."""
+    code = _TAKER.format(folder=str(tmp_path), before=before)
+    found = parts_running(
+        code, tmp_path, monkeypatch, roles=("sink", "gate"), last=frozenset({"sink"})
+    )
+    until(lambda: "up" in found.last_words("gate-0"))
+    return found
+
+
 def test_who_takes_the_last_words_of_the_others_is_asked_to_end_after_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = (
-        "import pathlib, signal, sys, time\n"
-        f"gone = pathlib.Path({str(tmp_path / 'gone')!r})\n"
-        "def end(*_):\n"
-        "    if 'sink' in sys.argv: print('others gone:', gone.exists(), flush=True)\n"
-        "    else: time.sleep(0.3); gone.touch()\n"
-        "    raise SystemExit\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "print('up', flush=True)\n"
-        "time.sleep(60)"
-    )
-    found = parts_running(code, tmp_path, monkeypatch, roles=("sink", "gate"))
-    until(lambda: all("up" in found.last_words(name) for name in ("sink-0", "gate-0")))
-    assert found.stop(budget_s=LIMIT_S, last=("sink",)) == []
+    found = taking(tmp_path, monkeypatch)
+    until(lambda: "up" in found.last_words("sink-0"))
+    assert found.stop(budget_s=LIMIT_S) == []
     assert "others gone: True" in found.last_words("sink-0")
+
+
+def test_who_takes_the_last_words_is_started_for_it_when_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_once = "(here / 'died').exists() or ((here / 'died').touch(), sys.exit(9))"
+    found = taking(tmp_path, monkeypatch, before=die_once)
+    until(lambda: found.pid("sink-0") is None)
+    assert found.stop(budget_s=LIMIT_S) == []
+    assert "others gone: True" in found.last_words("sink-0")
+    assert found.pid("sink-0") is None
+
+
+def test_who_takes_the_last_words_may_be_asked_to_end_before_it_can_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taking(tmp_path, monkeypatch, before="time.sleep(1)")
+    assert found.stop(budget_s=LIMIT_S) == []
+    assert "others gone: True" in found.last_words("sink-0")
+
+
+def test_who_takes_the_last_words_is_not_started_when_its_settings_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = "print('no', flush=True); sys.exit(2)"
+    found = taking(tmp_path, monkeypatch, before=refuse)
+    until(lambda: found.pid("sink-0") is None)
+    assert found.stop(budget_s=LIMIT_S) == []
+    assert found.last_words("sink-0").count("no") == 1
