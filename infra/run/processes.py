@@ -8,7 +8,8 @@ mould spoils is started by its command; one that was preempted (SIGTERM from out
 ends well and is started again, whatever its role; one whose role says that the run is over for it,
 or that was retired here, is not; roles that end last are started again even then, since what the
 others left is theirs to take, and nothing ends them before they can; exit code 2 (wrong settings)
-ends the run at once, since a restart cannot cure it; only processes started here are ever signalled.
+ends the run at once, since a restart cannot cure it; only processes started here are ever
+signalled.
 """
 
 from __future__ import annotations
