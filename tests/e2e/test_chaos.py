@@ -14,7 +14,7 @@ from tests.support.command_line import call, with_topics
 
 KILLS = 5
 SETTINGS = {
-    "run.steps": 12,
+    "run.steps": 20,
     "training.batch": 4,
     "training.group_size": 4,
     "training.eta": 2,
